@@ -1,0 +1,1 @@
+"""Checkpoints: the catalog, where they come from, their shapes, tensors and tokenizers."""

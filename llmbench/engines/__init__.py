@@ -1,0 +1,1 @@
+"""The engines: their registry for the parent, and one adapter file for each, imported only in the worker."""

@@ -1,0 +1,71 @@
+"""What an engine is, seen from the worker: the protocol every adapter follows, and the exceptions it may raise.
+
+Standard library only. An engine never prints and never times itself: the worker does both for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmbench.protocol import EngineReport, Job, Request, Status
+
+
+class EngineError(Exception):
+    """An engine's answer to what it can't do: one line that a user can act on, and the status its row gets."""
+
+    def __init__(self, reason: str, status: Status = Status.FAILED) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+class Unsupported(EngineError):
+    """This engine is here, but can't do this job: dtype, quantization, length, batch, architecture."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, Status.UNSUPPORTED)
+
+
+class Unavailable(EngineError):
+    """This engine's library, tool or device isn't here; the reason says how to get it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, Status.UNAVAILABLE)
+
+
+class Engine(Protocol):
+    """One way to run a checkpoint. Made without arguments, in a process of its own, used for one job.
+
+    Called in this order: supports, [build], load, then generate and logits as often as asked, close.
+    """
+
+    def supports(self, job: Job) -> None:
+        """Raises Unsupported or Unavailable where this job can't be run as asked. Reads no weights."""
+
+    def build(self, job: Job, into: Path) -> None:
+        """Writes the artifact for this job into an empty folder. Only for engines whose spec says artifact=True."""
+
+    def load(self, job: Job, artifact: Path | None) -> EngineReport:
+        """Brings the weights into memory, ready to generate up to job.request's lengths and batch."""
+
+    def generate(self, request: Request, on_token: Callable[[int], None] | None = None) -> list[list[int]]:
+        """New ids on the host, batch_size x max_new_tokens: never fewer, no stop at EOS, the prompt not among them.
+
+        on_token is called with the number of tokens so far as each step's ids reach the host; without it nothing may wait for the device
+        between tokens.
+        """
+
+    def logits(self, ids: list[int]) -> Any:
+        """float32 array, len(ids) x vocabulary: the first half of ids prefilled, the rest teacher-forced one at a time through the decode
+        step and the cache that `generate` uses. Raises Unsupported where the engine doesn't give logits."""
+
+    def versions(self) -> dict[str, str]:
+        """The engine's libraries and their versions."""
+
+    def synchronize(self) -> None:
+        """Returns once all work given to the device is done."""
+
+    def close(self) -> None:
+        """Gives memory and handles back."""

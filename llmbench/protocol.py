@@ -1,0 +1,333 @@
+"""The words that the parent, the worker and the run file share, as plain dataclasses: their only definition.
+
+Standard library only: a worker may run under another interpreter that has none of our dependencies. The parent and the worker trust each
+other, so `decode` here checks little; the run file may come from anywhere, and llmbench.results checks it against these same classes.
+Units stand in the names: _s seconds, _bytes bytes, _gib GiB (2**30 bytes), _gb_per_s 10**9 bytes per second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+#: Raised whenever a reader of an older version could misread a newer run file. New optional fields don't raise it.
+SCHEMA_VERSION = 1
+
+#: Storage dtypes that `--dtype` knows, with bytes per element.
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+Scalar = str | int | float | bool
+
+
+class Status(str, enum.Enum):
+    """How a block or a row ended. Ordered from good to worst by `severity`."""
+
+    OK = "ok"
+    UNAVAILABLE = "unavailable"  # the engine's library, tool or device isn't here
+    UNSUPPORTED = "unsupported"  # it is here, but can't do this request: dtype, quantization, length, batch
+    INTERRUPTED = "interrupted"  # Ctrl-C
+    IMPLAUSIBLE = "implausible"  # faster than the memory can be read
+    WRONG_COUNT = "wrong_count"  # not exactly max_new_tokens ids in the vocabulary for each sequence
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    BUILD_FAILED = "build_failed"
+    LOAD_FAILED = "load_failed"
+    FAILED = "failed"  # an error while generating
+    CRASHED = "crashed"  # the worker process died: a signal, or an exit without a word
+
+    @property
+    def severity(self) -> int:
+        return list(Status).index(self)
+
+    @property
+    def words(self) -> str:
+        """The status as users read it."""
+        return self.value.replace("_", " ")
+
+    @staticmethod
+    def worst(statuses: typing.Iterable[Status]) -> Status:
+        return max(statuses, key=lambda status: status.severity, default=Status.OK)
+
+
+# ---------------------------------------------------------------------------------------------------------------- what is to be measured
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An engine with its options. `label` is its canonical text (`torch-compile[quantization=int8]`), unique within a run."""
+
+    label: str
+    engine: str
+    dtype: str  # resolved: never "auto"
+    quantization: str | None = None
+    options: dict[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Greedy at temperature 0; otherwise softmax(logits / temperature) over the top_k most likely ids (all, where top_k is None)."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    seed: int = 1234
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every engine is asked. One prompt, repeated batch_size times."""
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    batch_size: int = 1
+    sampling: Sampling = field(default_factory=Sampling)
+
+    @property
+    def total_tokens(self) -> int:
+        """Positions that a sequence needs: prompt and new tokens."""
+        return len(self.prompt_ids) + self.max_new_tokens
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A checkpoint directory in Hugging Face layout, as the worker gets it. With load_format "dummy" it holds config.json and no weights."""
+
+    name: str  # as the user reads it: alias, hub id or path
+    path: str  # absolute
+    load_format: str = "safetensors"  # or "dummy": random weights drawn from dummy_seed
+    dummy_seed: int = 0
+    source: str = ""  # in words, release or commit included: "hub HuggingFaceTB/SmolLM2-135M-Instruct@12fd25f"
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs to run one variant. `request` gives the greatest lengths and batch that generate will be asked for."""
+
+    checkpoint: CheckpointRef
+    variant: Variant
+    request: Request
+    device: str  # "cpu" or "cuda:i"
+    threads: int
+
+
+# --------------------------------------------------------------------------------------------------------------------- what was measured
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed generation. `kind`: "warmup", "sample" (max_new_tokens new tokens) or "first_token" (one new token)."""
+
+    kind: str
+    wall_s: float
+    new_tokens: tuple[int, ...]  # counted by the worker, one entry for each sequence
+    ids_sha256: str  # of all new ids: equal digests are equal generations
+    started_s: float = 0.0  # seconds after the block began
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peaks above the process's size after its imports, in bytes; null where this platform can't tell.
+
+    Host: VmHWM, reset through /proc/self/clear_refs. Device: the device's used memory as CUDA reports it, sampled at the phases' ends and
+    raised by the allocator's own peak where there is one.
+    """
+
+    baseline_bytes: int | None = None  # resident after imports
+    load_peak_bytes: int | None = None
+    warmup_peak_bytes: int | None = None  # compiling included
+    steady_peak_bytes: int | None = None
+    device_load_peak_bytes: int | None = None
+    device_warmup_peak_bytes: int | None = None
+    device_steady_peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """What an engine says of itself once it has loaded."""
+
+    storage_dtype: str
+    arithmetic_dtype: str
+    weights_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    settings: dict[str, Scalar] = field(default_factory=dict)  # what it chose: compile mode, attention, ...
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Read bandwidth of the memory the weights lie in, as probed by the worker; gb_per_s is null with a reason where it can't be probed."""
+
+    gb_per_s: float | None
+    reason: str | None = None
+    last_level_cache_bytes: int | None = None
+
+
+@dataclass
+class Block:
+    """One process of one variant: load, warm up, take samples."""
+
+    round: int
+    status: Status = Status.OK
+    reason: str | None = None
+    started_at: str = ""  # UTC, ISO 8601
+    cold: bool = False  # the variant's first block in this run: nothing in the compiler's caches
+    build_s: float | None = None
+    load_s: float | None = None
+    samples: list[Sample] = field(default_factory=list)
+    ids: list[list[int]] | None = None  # the last timed generation's, batch x max_new_tokens
+    report: EngineReport | None = None
+    memory: Memory = field(default_factory=Memory)
+    bandwidth: list[Bandwidth] = field(default_factory=list)  # before loading and after the samples
+    versions: dict[str, str] = field(default_factory=dict)
+    log: str | None = None  # what the worker wrote to its stdout and stderr: a path relative to the run file
+
+    def of_kind(self, kind: str) -> list[Sample]:
+        return [sample for sample in self.samples if sample.kind == kind]
+
+
+@dataclass
+class Row:
+    """All blocks of one variant; `status` is the worst of its blocks', its good samples stay."""
+
+    variant: Variant
+    status: Status = Status.OK
+    reason: str | None = None
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, block: Block) -> None:
+        self.blocks.append(block)
+        if block.status.severity > self.status.severity:
+            self.status, self.reason = block.status, block.reason
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often to measure. `time_budget_s` cuts samples first and rounds last."""
+
+    rounds: int = 5
+    num_iters: int = 3  # samples in a block
+    num_iters_warmup: int = 2  # full generations before them, the same rule for every engine
+    seed: int = 0  # of the order within rounds
+    time_budget_s: float | None = None
+    timeout_s: float = 1800.0  # for each step of a worker: load, one generation, ...
+
+
+@dataclass
+class Machine:
+    """Where it ran. Nothing in it names a user or a host."""
+
+    device: str = ""  # "cpu", "cuda:0"
+    device_name: str = ""
+    platform: str = ""
+    cpu: str = ""
+    cpu_count: int = 0  # usable by this process
+    memory_bytes: int = 0
+    driver: str | None = None
+    device_memory_bytes: int | None = None
+
+
+@dataclass
+class Model:
+    """What is run: where it came from, and the shape that the limits follow from."""
+
+    name: str
+    source: str
+    path: str
+    architecture: str
+    dtype: str  # config.json's
+    config: dict[str, Any] = field(default_factory=dict)  # the resolved shape, as ModelConfig's fields
+    load_format: str = "safetensors"
+    parameters: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """One checkpoint and one request, all rows: one run file."""
+
+    run_id: str
+    model: Model
+    request: Request
+    plan: Plan
+    machine: Machine
+    threads: int
+    dtype: str  # of the baseline's storage, and of every variant that doesn't say otherwise
+    rows: list[Row] = field(default_factory=list)
+    prompt: str | None = None  # null for synthetic ids
+    baseline: str | None = None  # a variant's label
+    started_at: str = ""
+    finished_at: str | None = None  # null: still running, or cut off
+    interrupted: bool = False
+    command: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was cut or left out, in words
+    suite_id: str | None = None
+    llmbench_version: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    def row(self, label: str) -> Row | None:
+        return next((row for row in self.rows if row.variant.label == label), None)
+
+
+# ------------------------------------------------------------------------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True)
+class Command:
+    """Parent to worker: do one thing, then answer with exactly one Reply of the same number."""
+
+    number: int
+    do: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Worker to parent. `status` other than ok goes with a one-line reason; the traceback is in the log."""
+
+    number: int
+    status: Status = Status.OK
+    reason: str | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """A dataclass as what json.dumps takes. Enums become their values, tuples lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: encode(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: encode(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(entry) for entry in value]
+    return value
+
+
+def decode(kind: type[T], data: Any) -> T:
+    """The inverse of `encode` for messages between parent and worker. Unknown keys are passed over; it converts, it doesn't validate."""
+    return typing.cast(T, _decode(kind, data))
+
+
+def _decode(kind: Any, data: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if data is None:
+            return None
+        options = [option for option in typing.get_args(kind) if option is not type(None)]
+        return _decode(options[0], data) if len(options) == 1 else data
+    if origin is list:
+        return [_decode(typing.get_args(kind)[0], entry) for entry in data]
+    if origin is tuple:
+        return tuple(_decode(typing.get_args(kind)[0], entry) for entry in data)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        names = [entry.name for entry in dataclasses.fields(kind) if entry.name in data]
+        return kind(**{name: _decode(hints[name], data[name]) for name in names})
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind(data)
+    return data

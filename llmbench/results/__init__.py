@@ -1,0 +1,1 @@
+"""The run file: read, check, write, and the figures that follow from it."""

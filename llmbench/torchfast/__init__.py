@@ -1,0 +1,1 @@
+"""The gpt-fast-style model and generation loop that the torch engines share. Runs in the worker only."""

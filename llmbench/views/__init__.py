@@ -1,0 +1,1 @@
+"""Tables and charts. They read run files and nothing else."""
