@@ -1,0 +1,223 @@
+"""The figures of a row, recomputed from the run file's raw samples: the only place where the formulas of the docs are code.
+
+Every view reads these; nothing here is measured and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmbench import statistics
+from llmbench.checkpoints import layout
+from llmbench.checkpoints.config import ModelConfig
+from llmbench.protocol import DTYPE_BYTES, Bandwidth, Block, Row, Run, Status, decode
+
+GIB = 2**30
+
+#: A model whose weights fit in this many last-level caches is read from the cache in part, so the memory's bandwidth is no limit to it.
+CACHE_FACTOR = 4
+
+
+@dataclass(frozen=True)
+class RowSummary:
+    """One row's figures, in the units its names state. Null where it wasn't measured or can't be known; never zero for that."""
+
+    label: str
+    engine: str
+    dtype: str
+    status: Status
+    reason: str | None
+    is_baseline: bool
+    rounds: int  # blocks with at least one good sample
+    samples: int  # timed generations in them
+    tokens_per_s: float | None = None  # per sequence: max_new_tokens / wall; median over blocks of each block's median
+    tokens_per_s_deviation: float | None = None  # standard deviation of all samples
+    total_tokens_per_s: float | None = None  # x batch_size
+    speedup: float | None = None  # geometric mean over rounds of this row's block median / the baseline's
+    ttft_s: float | None = None  # wall of a generation of one token
+    decode_tokens_per_s: float | None = None  # (N - 1) / (wall - ttft); null at N = 1
+    tpot_s: float | None = None  # its inverse
+    prefill_tokens_per_s: float | None = None  # prompt ids / ttft, per sequence
+    bytes_per_token: int | None = None
+    limit_tokens_per_s: float | None = (
+        None  # read bandwidth x batch / bytes_per_token, all sequences together; see limit_reason
+    )
+    limit_reason: str | None = None  # why limit_tokens_per_s is null
+    bandwidth_use: float | None = None  # decode rate of all sequences together / limit
+    read_gb_per_s: float | None = None  # the highest probed around the row's blocks
+    build_s: float | None = None
+    load_s: float | None = None  # median over blocks
+    first_generation_s: float | None = None  # cold block's first warm-up
+    compile_s: float | None = None  # cold block: sum over warm-ups of (warm-up - steady median)
+    compile_cached_s: float | None = None  # the same, median over later blocks
+    load_peak_gib: float | None = None
+    peak_memory_gib: float | None = None  # steady state
+    memory_compression: float | None = None  # the baseline's peak / this row's
+    weights_gib: float | None = None
+    kv_cache_gib: float | None = None
+    storage_dtype: str | None = None
+    arithmetic_dtype: str | None = None
+
+
+def model_config(run: Run) -> ModelConfig:
+    """The shape that a run file keeps in model.config."""
+    return decode(ModelConfig, run.model.config)
+
+
+def limit_tokens_per_s(
+    bandwidths: list[Bandwidth], bytes_per_token: int, batch_size: int
+) -> tuple[float | None, str | None]:
+    """The most tokens per second that reading the weights allows, for all sequences of the batch together, or null and why.
+
+    limit = highest probed read bandwidth x batch_size / bytes_per_token, where bytes_per_token counts what one decode step reads.
+    """
+    probed = [bandwidth.gb_per_s for bandwidth in bandwidths if bandwidth.gb_per_s is not None]
+    if not probed:
+        return None, next(
+            (bandwidth.reason for bandwidth in bandwidths if bandwidth.reason), "read bandwidth was not probed"
+        )
+    cache = max((bandwidth.last_level_cache_bytes or 0 for bandwidth in bandwidths), default=0)
+    if bytes_per_token < CACHE_FACTOR * cache:
+        return None, (
+            f"a token reads {bytes_per_token / 2**20:.0f} MiB, under {CACHE_FACTOR} x the {cache / 2**20:.0f} MiB last-level cache"
+        )
+    return max(probed) * 1e9 * batch_size / bytes_per_token, None
+
+
+def summarise(run: Run) -> list[RowSummary]:
+    """Every row's figures, in the run's order."""
+    baseline = run.row(run.baseline) if run.baseline else None
+    if baseline is not None and (baseline.status is not Status.OK or not _block_rates(run, baseline)):
+        baseline = None  # without a good one, ratios are null
+    return [_summarise_row(run, row, baseline) for row in run.rows]
+
+
+def block_rate(run: Run, block: Block) -> float | None:
+    """A block's median tokens/s per sequence, or null where it has no good sample."""
+    return statistics.median(_rates(run, block))
+
+
+def _rates(run: Run, block: Block) -> list[float]:
+    return [run.request.max_new_tokens / sample.wall_s for sample in block.of_kind("sample")]
+
+
+def _block_rates(run: Run, row: Row) -> dict[int, float]:
+    rates = ((block.round, block_rate(run, block)) for block in row.blocks)
+    return {number: rate for number, rate in rates if rate is not None}
+
+
+def _summarise_row(run: Run, row: Row, baseline: Row | None) -> RowSummary:
+    new_tokens, batch = run.request.max_new_tokens, run.request.batch_size
+    good = [block for block in row.blocks if block.of_kind("sample")]
+    rates = [rate for block in good for rate in _rates(run, block)]
+    rate = statistics.median(list(_block_rates(run, row).values()))
+    ttft = _median_over(good, lambda block: _median_wall(block, "first_token"))
+    wall = new_tokens / rate if rate else None
+
+    decode_rate = None
+    if wall is not None and ttft is not None and new_tokens > 1 and wall > ttft:
+        decode_rate = (new_tokens - 1) / (wall - ttft)
+
+    bytes_per_token = _bytes_per_token(run, row)
+    limit, limit_reason = None, None
+    if good:
+        bandwidths = [bandwidth for block in row.blocks for bandwidth in block.bandwidth]
+        limit, limit_reason = (
+            limit_tokens_per_s(bandwidths, bytes_per_token, batch)
+            if bytes_per_token is not None
+            else (None, "bytes per token are not known for this quantization")
+        )
+        probed = [bandwidth.gb_per_s for bandwidth in bandwidths if bandwidth.gb_per_s is not None]
+    else:
+        probed = []
+
+    cold = next((block for block in good if block.cold), None)
+    cached = [block for block in good if not block.cold]
+    peak = _steady_peak(good)
+    baseline_peak = _steady_peak([block for block in baseline.blocks if block.of_kind("sample")]) if baseline else None
+    report = next((block.report for block in reversed(row.blocks) if block.report), None)
+    return RowSummary(
+        label=row.variant.label,
+        engine=row.variant.engine,
+        dtype=row.variant.dtype,
+        status=row.status,
+        reason=row.reason,
+        is_baseline=baseline is row,
+        rounds=len(good),
+        samples=len(rates),
+        tokens_per_s=rate,
+        tokens_per_s_deviation=statistics.deviation(rates),
+        total_tokens_per_s=rate * batch if rate else None,
+        speedup=statistics.geometric_mean(statistics.paired_ratios(_block_rates(run, row), _block_rates(run, baseline)))
+        if baseline
+        else None,
+        ttft_s=ttft,
+        decode_tokens_per_s=decode_rate,
+        tpot_s=1 / decode_rate if decode_rate else None,
+        prefill_tokens_per_s=len(run.request.prompt_ids) / ttft if ttft else None,
+        bytes_per_token=bytes_per_token,
+        limit_tokens_per_s=limit,
+        limit_reason=limit_reason,
+        bandwidth_use=decode_rate * batch / limit if decode_rate and limit else None,
+        read_gb_per_s=max(probed, default=None),
+        build_s=next((block.build_s for block in row.blocks if block.build_s is not None), None),
+        load_s=_median_over(good, lambda block: block.load_s),
+        first_generation_s=_first_generation(cold),
+        compile_s=_compile_s(cold) if cold else None,
+        compile_cached_s=_median_over(cached, _compile_s),
+        load_peak_gib=_gib(max((_load_peak(block) or 0 for block in good), default=0) or None),
+        peak_memory_gib=_gib(peak),
+        memory_compression=baseline_peak / peak if baseline_peak and peak else None,
+        weights_gib=_gib(report.weights_bytes if report else None),
+        kv_cache_gib=_gib(report.kv_cache_bytes if report else None),
+        storage_dtype=report.storage_dtype if report else None,
+        arithmetic_dtype=report.arithmetic_dtype if report else None,
+    )
+
+
+def _bytes_per_token(run: Run, row: Row) -> int | None:
+    if row.variant.quantization is not None or row.variant.dtype not in DTYPE_BYTES or not run.model.config:
+        return None
+    return layout.bytes_per_token(
+        model_config(run),
+        DTYPE_BYTES[row.variant.dtype],
+        prompt_tokens=len(run.request.prompt_ids),
+        new_tokens=run.request.max_new_tokens,
+        batch_size=run.request.batch_size,
+    )
+
+
+def _median_wall(block: Block, kind: str) -> float | None:
+    return statistics.median([sample.wall_s for sample in block.of_kind(kind)])
+
+
+def _median_over(blocks: list[Block], figure: Callable[[Block], float | None]) -> float | None:
+    return statistics.median([value for value in map(figure, blocks) if value is not None])
+
+
+def _first_generation(block: Block | None) -> float | None:
+    warmups = block.of_kind("warmup") if block else []
+    return warmups[0].wall_s if warmups else None
+
+
+def _compile_s(block: Block) -> float | None:
+    """Sum over warm-ups of (warm-up - steady median): what the first generations cost beyond generating. Noise can't make it negative."""
+    steady = _median_wall(block, "sample")
+    warmups = block.of_kind("warmup")
+    if steady is None or not warmups:
+        return None
+    return max(0.0, sum(sample.wall_s - steady for sample in warmups))
+
+
+def _load_peak(block: Block) -> int | None:
+    return block.memory.device_load_peak_bytes or block.memory.load_peak_bytes
+
+
+def _steady_peak(blocks: list[Block]) -> int | None:
+    peaks = [block.memory.device_steady_peak_bytes or block.memory.steady_peak_bytes for block in blocks]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def _gib(value: int | None) -> float | None:
+    return value / GIB if value is not None else None
