@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from llmbench.checkpoints.config import ModelConfig
+from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.layout import expected_tensors
-from llmbench.checkpoints.tensor_files import INDEX, WEIGHT_DTYPES
+from llmbench.checkpoints.tensor_files import INDEX, SINGLE, WEIGHT_DTYPES
 from llmbench.protocol import DTYPE_BYTES
 
 Float32 = np.ndarray[Any, np.dtype[np.float32]]
@@ -73,8 +74,11 @@ def write_shards(config: ModelConfig, path: Path, dtype: str, seed: int, shard_b
     """Writes the values of `chunks` into safetensors shards of about `shard_bytes` bytes, and their index, into the folder `path`.
 
     For engines that need files. Streamed: memory stays at one block. The index comes last, so that a folder with an index is whole.
+    Raises CheckpointError where `path` holds weights already: they may be a user's.
     """
     path.mkdir(parents=True, exist_ok=True)
+    if (path / INDEX).exists() or (path / SINGLE).exists():
+        raise CheckpointError(f"{path} already holds weights; random ones are not written over them")
     size = DTYPE_BYTES[dtype]
     shards: list[dict[str, tuple[int, ...]]] = [{}]
     filled = 0
