@@ -1,0 +1,243 @@
+"""The one list of what a row shows: every format of the table is driven by it.
+
+A field says its JSON name (unit included), its heading, where its value comes from, and how a person reads it. `FIELDS` are a row's,
+`RUN_FIELDS` the run's identity, which flat formats repeat on each line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from llmbench.protocol import Run, Status
+from llmbench.results.summary import RowSummary
+from llmbench.views.text import DASH, date, number, plain, plural, with_deviation
+
+Rows = Sequence[RowSummary]
+
+
+class Shown(Enum):
+    """Where people meet a field. Machines (json, jsonl, csv) always get it."""
+
+    TABLE = "table"
+    DETAILS = "details"  # only with -v
+    NEVER = "never"  # part of another field's text
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column. `rank` orders what a narrow terminal loses first: the highest; 0 never goes."""
+
+    key: str
+    heading: str  # "\n" where a narrow column breaks it
+    get: Callable[[RowSummary], Any]
+    show: Callable[[RowSummary], str]
+    shown: Shown = Shown.DETAILS
+    rank: int = 0
+    is_text: bool = False
+    only_for: Callable[[Run], bool] = lambda run: True
+    why_null: Callable[[Run, Rows], str | None] = lambda run, rows: None
+
+    @property
+    def title(self) -> str:
+        """The heading on one line."""
+        return self.heading.replace("\n", " ")
+
+
+@dataclass(frozen=True)
+class RunField:
+    """One part of a run's identity."""
+
+    key: str
+    get: Callable[[Run], Any]
+
+
+def _figure(
+    key: str,
+    heading: str,
+    shown: Shown = Shown.DETAILS,
+    *,
+    scale: float = 1.0,
+    digits: int = 3,
+    most_decimals: int | None = None,
+    rank: int = 0,
+    only_for: Callable[[Run], bool] = lambda run: True,
+    why_null: Callable[[Run, Rows], str | None] = lambda run, rows: None,
+) -> Field:
+    """A number of RowSummary under its own name, shown times `scale`."""
+
+    def get(row: RowSummary) -> Any:
+        return getattr(row, key)
+
+    def show(row: RowSummary) -> str:
+        value = get(row)
+        return number(None if value is None else value * scale, digits, most_decimals=most_decimals)
+
+    return Field(key, heading, get, show, shown, rank, only_for=only_for, why_null=why_null)
+
+
+def _text(key: str, heading: str, shown: Shown = Shown.DETAILS) -> Field:
+    """A text of RowSummary under its own name."""
+
+    def get(row: RowSummary) -> Any:
+        return getattr(row, key)
+
+    return Field(key, heading, get, lambda row: plain(str(get(row) or "")) or DASH, shown, is_text=True)
+
+
+def _ratio(row: RowSummary) -> str:
+    if row.is_baseline:
+        return "baseline"
+    return DASH if row.speedup is None else f"{number(row.speedup)}x"
+
+
+def _measured(rows: Rows) -> list[RowSummary]:
+    return [row for row in rows if row.tokens_per_s is not None]
+
+
+def _why_no_ratio(run: Run, rows: Rows) -> str | None:
+    if run.baseline is None:
+        return "no baseline in this run (--baseline names one)"
+    row = run.row(run.baseline)
+    if row is None:
+        return f"the baseline {plain(run.baseline)} is not in this run"
+    if row.status is not Status.OK:
+        return f"the baseline {plain(run.baseline)} is no good row ({row.status.words})"
+    return f"the baseline {plain(run.baseline)} has no good sample"
+
+
+def _why_no_decode(run: Run, rows: Rows) -> str | None:
+    if run.request.max_new_tokens == 1:
+        return "one new token has no decode step"
+    if _measured(rows) and all(row.ttft_s is None for row in rows):
+        return "time to first token was not measured"
+    return None
+
+
+def _why_no_limit(run: Run, rows: Rows) -> str | None:
+    return next((plain(row.limit_reason) for row in rows if row.limit_reason), None) or _why_no_decode(run, rows)
+
+
+def _why_no_memory(run: Run, rows: Rows) -> str | None:
+    return "this platform does not tell peaks" if _measured(rows) else None
+
+
+def _why_no_compile(run: Run, rows: Rows) -> str | None:
+    return "no warm-ups in a cold block" if _measured(rows) else None
+
+
+def _batched(run: Run) -> bool:
+    return run.request.batch_size > 1
+
+
+FIELDS: tuple[Field, ...] = (
+    _text("label", "engine", Shown.TABLE),
+    _text("engine", "engine name", Shown.NEVER),
+    _text("dtype", "dtype"),
+    Field(
+        "tokens_per_s",
+        "tokens/s",
+        lambda row: row.tokens_per_s,
+        lambda row: with_deviation(row.tokens_per_s, row.tokens_per_s_deviation),
+        Shown.TABLE,
+    ),
+    _figure("tokens_per_s_deviation", "deviation", Shown.NEVER),
+    _figure("total_tokens_per_s", "all tokens/s", Shown.TABLE, digits=4, rank=3, only_for=_batched),
+    Field("speedup", "ratio", lambda row: row.speedup, _ratio, Shown.TABLE, why_null=_why_no_ratio),
+    Field("is_baseline", "baseline", lambda row: row.is_baseline, lambda row: "yes" if row.is_baseline else "no", Shown.NEVER),
+    _figure("ttft_s", "TTFT\nms", Shown.TABLE, scale=1e3, rank=2),
+    _figure("tpot_s", "TPOT\nms", scale=1e3),
+    _figure("decode_tokens_per_s", "decode\ntokens/s", Shown.TABLE, digits=4, rank=6, why_null=_why_no_decode),
+    _figure("prefill_tokens_per_s", "prefill\ntokens/s", digits=4),
+    _figure("bandwidth_use", "bandwidth\n%", Shown.TABLE, scale=100.0, rank=4, most_decimals=1, why_null=_why_no_limit),
+    _figure("limit_tokens_per_s", "limit\ntokens/s", digits=4),
+    _text("limit_reason", "no limit because"),
+    _figure("read_gb_per_s", "read\nGB/s"),
+    _figure("bytes_per_token", "read for a token\nMiB", scale=1 / 2**20, digits=4),
+    _figure("compile_s", "compile\ns", Shown.TABLE, most_decimals=2, rank=1, why_null=_why_no_compile),
+    _figure("compile_cached_s", "compile cached\ns", most_decimals=2),
+    _figure("first_generation_s", "first generation\ns", most_decimals=2),
+    _figure("build_s", "build\ns", most_decimals=2),
+    _figure("load_s", "load\ns", Shown.TABLE, most_decimals=2, rank=7),
+    _figure("peak_memory_gib", "peak\nGiB", Shown.TABLE, most_decimals=3, rank=5, why_null=_why_no_memory),
+    _figure("load_peak_gib", "load peak\nGiB", most_decimals=3),
+    _figure("memory_compression", "memory compression"),
+    _figure("weights_gib", "weights\nGiB", most_decimals=3),
+    _figure("kv_cache_gib", "KV cache\nGiB", most_decimals=3),
+    _text("storage_dtype", "stored in"),
+    _text("arithmetic_dtype", "computed in"),
+    Field("rounds", "rounds", lambda row: row.rounds, lambda row: str(row.rounds)),
+    Field("samples", "samples", lambda row: row.samples, lambda row: str(row.samples)),
+    Field("status", "status", lambda row: row.status.value, lambda row: row.status.words, Shown.TABLE, is_text=True),
+    _text("reason", "reason", Shown.NEVER),
+)
+
+RUN_FIELDS: tuple[RunField, ...] = (
+    RunField("run_id", lambda run: run.run_id),
+    RunField("suite_id", lambda run: run.suite_id),
+    RunField("model", lambda run: run.model.name),
+    RunField("model_source", lambda run: run.model.source),
+    RunField("architecture", lambda run: run.model.architecture),
+    RunField("parameters", lambda run: run.model.parameters),
+    RunField("load_format", lambda run: run.model.load_format),
+    RunField("run_dtype", lambda run: run.dtype),
+    RunField("device", lambda run: run.machine.device),
+    RunField("device_name", lambda run: run.machine.device_name),
+    RunField("threads", lambda run: run.threads),
+    RunField("prompt_tokens", lambda run: len(run.request.prompt_ids)),
+    RunField("max_new_tokens", lambda run: run.request.max_new_tokens),
+    RunField("batch_size", lambda run: run.request.batch_size),
+    RunField("temperature", lambda run: run.request.sampling.temperature),
+    RunField("planned_rounds", lambda run: run.plan.rounds),
+    RunField("num_iters", lambda run: run.plan.num_iters),
+    RunField("num_iters_warmup", lambda run: run.plan.num_iters_warmup),
+    RunField("started_at", lambda run: run.started_at),
+    RunField("interrupted", lambda run: run.interrupted),
+    RunField("llmbench_version", lambda run: run.llmbench_version),
+    RunField("schema_version", lambda run: run.schema_version),
+)
+
+
+def record(row: RowSummary) -> dict[str, Any]:
+    """A row's figures for machines: every field under its key, null where it has no value."""
+    return {field.key: field.get(row) for field in FIELDS}
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """What tells this run from another, for formats with one line per row."""
+    return {field.key: field.get(run) for field in RUN_FIELDS}
+
+
+def device_words(run: Run) -> str:
+    """`cpu, AMD EPYC 7B13, 2 threads` or `cuda:0, NVIDIA H200`."""
+    parts = [plain(run.machine.device), plain(run.machine.device_name or run.machine.cpu)]
+    if not run.machine.device.startswith("cuda"):
+        parts.append(plural(run.threads, "thread"))
+    return ", ".join(part for part in parts if part)
+
+
+def request_words(run: Run) -> str:
+    """`5 prompt ids + 200 new tokens, batch 1`."""
+    request = run.request
+    return f"{plural(len(request.prompt_ids), 'prompt id')} + {plural(request.max_new_tokens, 'new token')}, batch {request.batch_size}"
+
+
+def plan_words(run: Run) -> str:
+    """`5 rounds x 3 samples`: as planned; a row's own counts are among its details."""
+    return f"{plural(run.plan.rounds, 'round')} x {plural(run.plan.num_iters, 'sample')}"
+
+
+def model_words(run: Run) -> str:
+    """The model's name, and its source where that says more."""
+    name, source = plain(run.model.name), plain(run.model.source)
+    if run.model.load_format == "dummy":
+        source = ", ".join(part for part in (source, "random weights") if part)
+    return f"{name} ({source})" if source and source != name else name
+
+
+def run_words(run: Run) -> str:
+    """All that a reader needs to place a run's numbers, the model aside."""
+    parts = (plain(run.dtype), device_words(run), request_words(run), plan_words(run), date(run.started_at))
+    return " · ".join(part for part in parts if part)
