@@ -83,7 +83,109 @@ def token_bytes(run: Run, variant: Variant) -> int | None:
     """Bytes that one decode step of this variant reads, all sequences together; null where the dtype or the shape doesn't tell."""
     if variant.quantization is not None or variant.dtype not in DTYPE_BYTES or not run.model.config:
         return None
-    return layout.bytes_per_token(model_config(run), DTYPE_BYTES[row.variant.dtype], run.request)
+    return layout.bytes_per_token(model_config(run), DTYPE_BYTES[variant.dtype], run.request)
+
+
+def summarise(run: Run) -> list[RowSummary]:
+    """Every row's figures, in the run's order."""
+    baseline = run.row(run.baseline) if run.baseline else None
+    if baseline is not None and (baseline.status is not Status.OK or not _block_rates(run, baseline)):
+        baseline = None  # without a good one, ratios are null
+    return [_summarise_row(run, row, baseline) for row in run.rows]
+
+
+def block_rate(run: Run, block: Block) -> float | None:
+    """A block's median tokens/s per sequence, or null where it has no good sample."""
+    return statistics.median(sample_rates(run, block))
+
+
+def sample_rates(run: Run, block: Block) -> list[float]:
+    """Tokens/s per sequence of each good sample of a block, in the order they were taken."""
+    return [run.request.max_new_tokens / sample.wall_s for sample in good_samples(run, block)]
+
+
+def good_samples(run: Run, block: Block) -> list[Sample]:
+    """A block's full generations that gave exactly max_new_tokens for each sequence: a rate over a wrong count would be no rate."""
+    counted = (run.request.max_new_tokens,) * run.request.batch_size
+    return [sample for sample in block.of_kind("sample") if sample.new_tokens == counted]
+
+
+def _good_blocks(run: Run, row: Row) -> list[Block]:
+    return [block for block in row.blocks if good_samples(run, block)]
+
+
+def _block_rates(run: Run, row: Row) -> dict[int, float]:
+    rates = ((block.round, block_rate(run, block)) for block in row.blocks)
+    return {number: rate for number, rate in rates if rate is not None}
+
+
+def _summarise_row(run: Run, row: Row, baseline: Row | None) -> RowSummary:
+    new_tokens, batch = run.request.max_new_tokens, run.request.batch_size
+    good = _good_blocks(run, row)
+    rates = [rate for block in good for rate in sample_rates(run, block)]
+    rate = statistics.median(list(_block_rates(run, row).values()))
+    ttft = _median_over(good, lambda block: _median_wall(block, "first_token"))
+    wall = new_tokens / rate if rate else None
+
+    decode_rate = None
+    if wall is not None and ttft is not None and new_tokens > 1 and wall > ttft:
+        decode_rate = (new_tokens - 1) / (wall - ttft)
+
+    bytes_per_token = token_bytes(run, row.variant)
+    limit, limit_reason = None, None
+    if good:
+        bandwidths = [bandwidth for block in row.blocks for bandwidth in block.bandwidth]
+        limit, limit_reason = (
+            limit_tokens_per_s(bandwidths, bytes_per_token, batch)
+            if bytes_per_token is not None
+            else (None, "bytes per token are not known for this quantization")
+        )
+        probed = [bandwidth.gb_per_s for bandwidth in bandwidths if bandwidth.gb_per_s is not None]
+    else:
+        probed = []
+
+    cold = next((block for block in good if block.cold), None)
+    cached = [block for block in good if not block.cold]
+    peak = _steady_peak(good)
+    baseline_peak = _steady_peak(_good_blocks(run, baseline)) if baseline else None
+    report = next((block.report for block in reversed(row.blocks) if block.report), None)
+    return RowSummary(
+        label=row.variant.label,
+        engine=row.variant.engine,
+        dtype=row.variant.dtype,
+        status=row.status,
+        reason=row.reason,
+        is_baseline=baseline is row,
+        rounds=len(good),
+        samples=len(rates),
+        tokens_per_s=rate,
+        tokens_per_s_deviation=statistics.deviation(rates),
+        total_tokens_per_s=rate * batch if rate else None,
+        speedup=statistics.geometric_mean(statistics.paired_ratios(_block_rates(run, row), _block_rates(run, baseline)))
+        if baseline
+        else None,
+        ttft_s=ttft,
+        decode_tokens_per_s=decode_rate,
+        tpot_s=1 / decode_rate if decode_rate else None,
+        prefill_tokens_per_s=len(run.request.prompt_ids) / ttft if ttft else None,
+        bytes_per_token=bytes_per_token,
+        limit_tokens_per_s=limit,
+        limit_reason=limit_reason,
+        bandwidth_use=decode_rate * batch / limit if decode_rate and limit else None,
+        read_gb_per_s=max(probed, default=None),
+        build_s=next((block.build_s for block in row.blocks if block.build_s is not None), None),
+        load_s=_median_over(good, lambda block: block.load_s),
+        first_generation_s=_first_generation(cold),
+        compile_s=_compile_s(run, cold) if cold else None,
+        compile_cached_s=_median_over(cached, lambda block: _compile_s(run, block)),
+        load_peak_gib=_gib(max((_load_peak(block) or 0 for block in good), default=0) or None),
+        peak_memory_gib=_gib(peak),
+        memory_compression=baseline_peak / peak if baseline_peak and peak else None,
+        weights_gib=_gib(report.weights_bytes if report else None),
+        kv_cache_gib=_gib(report.kv_cache_bytes if report else None),
+        storage_dtype=report.storage_dtype if report else None,
+        arithmetic_dtype=report.arithmetic_dtype if report else None,
+    )
 
 
 def _median_wall(block: Block, kind: str) -> float | None:
