@@ -1,0 +1,269 @@
+"""The engines `eager` and `torch-compile`: llmbench's own model in PyTorch, run as it is or compiled by TorchInductor.
+
+Both load the same weights into the same module and run the same loop; they differ in the two functions that the loop calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from llmbench.checkpoints.config import ModelConfig, read_config
+from llmbench.checkpoints.errors import CheckpointError
+from llmbench.checkpoints.tensor_files import read_entries
+from llmbench.engines.base import EngineError, Unavailable, Unsupported
+from llmbench.engines.faults import classify
+from llmbench.protocol import EngineReport, Job, Request, Status
+from llmbench.torchfast import generate as functions
+from llmbench.torchfast.model import Transformer
+from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+class TorchEngine:
+    """What both engines share. A subclass names its options and may replace the two functions."""
+
+    name = ""
+    options: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.model: Transformer | None = None
+        self.device = torch.device("cpu")
+        self.request: Request | None = None
+        self.prefill: functions.Prefill = functions.prefill
+        self.decode_one_token: functions.DecodeOneToken = functions.decode_one_token
+
+    # ------------------------------------------------------------------------------------------------------------- before loading
+
+    def supports(self, job: Job) -> None:
+        """Raises Unsupported or Unavailable where this job can't be run as asked. Reads config.json, no weights."""
+        variant = job.variant
+        unknown = sorted(set(variant.options) - set(self.options))
+        if unknown:
+            known = f"known: {', '.join(self.options)}" if self.options else "it has none"
+            raise Unsupported(f"{self.name} has no option {unknown[0]!r}; {known}")
+        if variant.quantization is not None:
+            raise Unsupported(f"{self.name} has no quantization {variant.quantization!r} yet; leave quantization out")
+        if variant.dtype not in DTYPES:
+            raise Unsupported(f"{self.name} can't run in dtype {variant.dtype!r}; known: {', '.join(DTYPES)}")
+        device = self._device(job.device)
+        if device.type == "cuda" and variant.dtype == "bfloat16" and torch.cuda.get_device_capability(device) < (8, 0):
+            card = torch.cuda.get_device_name(device)
+            raise Unsupported(f"{card} has no bfloat16 arithmetic (that begins with compute capability 8.0); use --dtype float16")
+        context = _config(job).context
+        if job.request.total_tokens > context:
+            raise Unsupported(
+                f"prompt and new tokens are {job.request.total_tokens}, more than the model's context of {context}; ask for fewer"
+            )
+
+    def _device(self, text: str) -> torch.device:
+        kind, _, index = text.partition(":")
+        if text == "cpu":
+            return torch.device("cpu")
+        if kind != "cuda" or not index.isdecimal():
+            raise Unsupported(f"{self.name} can't run on device {text!r}; known: cpu, cuda:0, cuda:1, ...")
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise Unavailable(f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch to use {text}")
+        count = torch.cuda.device_count()
+        if int(index) >= count:
+            raise Unavailable(f"{text} isn't here: torch sees {count} CUDA devices")
+        return torch.device(text)
+
+    def build(self, job: Job, into: Path) -> None:
+        raise EngineError(f"{self.name} builds no artifact")
+
+    # -------------------------------------------------------------------------------------------------------------------- loading
+
+    def load(self, job: Job, artifact: Path | None = None) -> EngineReport:
+        """Loads the weights and makes the KV cache for job.request's lengths and batch. Nothing is compiled yet."""
+        torch.set_num_threads(job.threads)
+        config = _config(job)
+        self.device = self._device(job.device)
+        self.request = job.request
+        with _faults(Status.LOAD_FAILED), torch.no_grad():
+            model = build_empty(config, DTYPES[job.variant.dtype], self.device)
+            if job.checkpoint.load_format == "dummy":
+                load_dummy(model, job.checkpoint.dummy_seed)
+            else:
+                load_safetensors(model, read_entries(Path(job.checkpoint.path), config))
+            # A multiple of 8 keeps the products' rows aligned; anything longer would be read for nothing in every step.
+            model.setup_caches(job.request.batch_size, -(-job.request.total_tokens // 8) * 8, self.device)
+            self.synchronize()
+        self.model = model
+        settings: dict[str, str | int | float | bool] = {"attention": "grouped matmul, float32 softmax"}
+        settings["kv_cache_length"] = model.length
+        settings.update(self.prepare(job))
+        return EngineReport(
+            storage_dtype=job.variant.dtype,
+            arithmetic_dtype=job.variant.dtype,
+            weights_bytes=model.weights_bytes(),
+            kv_cache_bytes=model.kv_cache_bytes(),
+            settings=settings,
+        )
+
+    def prepare(self, job: Job) -> dict[str, str | int | float | bool]:
+        """Replaces prefill and decode_one_token as the job asks; returns what it chose."""
+        return {}
+
+    # ------------------------------------------------------------------------------------------------------------------ generating
+
+    def generate(self, request: Request, on_token: Callable[[int], None] | None = None) -> list[list[int]]:
+        """batch_size x max_new_tokens ids. Seeded anew each time: two calls with the same request give the same ids."""
+        model = self._loaded()
+        if request.max_new_tokens < 1 or request.batch_size < 1:
+            raise EngineError(f"can't generate {request.max_new_tokens} tokens for {request.batch_size} sequences: at least 1 of each")
+        prompt = self._ids(list(request.prompt_ids), request.batch_size, request.total_tokens)
+        sampling = request.sampling
+        with _faults(Status.FAILED), torch.no_grad():
+            torch.manual_seed(sampling.seed)
+            return functions.generate(
+                model,
+                prompt,
+                request.max_new_tokens,
+                sampling.temperature,
+                sampling.top_k,
+                on_token,
+                self.prefill,
+                self.decode_one_token,
+            )
+
+    def logits(self, ids: list[int]) -> Any:
+        """float32 array [len(ids), vocab]. The first half is prefilled, uncompiled since its length differs from the request's and logits of
+        all its positions are wanted; the rest goes through the decode step and cache that `generate` uses, at its batch size."""
+        model = self._loaded()
+        assert self.request is not None
+        batch = self._ids(ids, self.request.batch_size, len(ids))
+        sampling = self.request.sampling  # as in generate, so that the compiled step is the same one
+        with _faults(Status.FAILED), torch.no_grad():
+            rows = functions.teacher_forced_logits(model, batch, sampling.temperature, sampling.top_k, self.decode_one_token)
+        return rows.numpy()
+
+    def _ids(self, ids: list[int], batch: int, total: int) -> torch.Tensor:
+        """One sequence repeated batch times, on the device, checked against the vocabulary and the cache."""
+        model = self._loaded()
+        assert self.request is not None
+        vocab = model.config.vocab
+        wrong = [token for token in ids if not 0 <= token < vocab]
+        if wrong:
+            raise EngineError(f"token id {wrong[0]} is not in the vocabulary of {vocab} ids")
+        if not ids:
+            raise EngineError("the prompt is empty: at least one token id is needed")
+        if total > model.length or batch > self.request.batch_size:
+            raise EngineError(
+                f"asked for {batch} sequences of {total} tokens; loaded for {self.request.batch_size} of {model.length} at most"
+            )
+        return torch.tensor([ids], dtype=torch.int64, device=self.device).repeat(batch, 1)
+
+    def _loaded(self) -> Transformer:
+        if self.model is None:
+            raise EngineError("no weights are loaded")
+        return self.model
+
+    # ------------------------------------------------------------------------------------------------------------------ the rest
+
+    def versions(self) -> dict[str, str]:
+        found = {"torch": str(torch.__version__)}
+        if torch.version.cuda is not None:
+            found["cuda"] = str(torch.version.cuda)
+        if importlib.util.find_spec("triton") is not None:
+            import triton
+
+            found["triton"] = str(triton.__version__)
+        return found
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def close(self) -> None:
+        self.model = None
+        self.prefill, self.decode_one_token = functions.prefill, functions.decode_one_token
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+class EagerEngine(TorchEngine):
+    """PyTorch as it is, one operator after the other."""
+
+    name = "eager"
+
+
+class TorchCompileEngine(TorchEngine):
+    """prefill and decode_one_token compiled, each as one graph with static shapes. Compiling happens in the first generations."""
+
+    name = "torch-compile"
+    options = ("mode",)
+
+    def supports(self, job: Job) -> None:
+        """As for every torch engine, and there must be what Inductor compiles with."""
+        super().supports(job)
+        mode = job.variant.options.get("mode", "default")
+        if mode not in COMPILE_MODES:
+            raise Unsupported(f"torch-compile has no mode {mode!r}; known: {', '.join(COMPILE_MODES)}")
+        missing = missing_compiler(self._device(job.device).type)
+        if missing is not None:
+            raise Unavailable(missing)
+
+    def prepare(self, job: Job) -> dict[str, str | int | float | bool]:
+        on_cuda = self.device.type == "cuda"
+        asked = job.variant.options.get("mode")
+        # Decoding on a GPU is held up by launches, not by arithmetic: by default it runs as one CUDA graph.
+        mode = str(asked) if asked is not None else ("reduce-overhead" if on_cuda else "default")
+        # Prefill runs once for each generation, so a graph of its own would only take memory.
+        prefill_mode = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}.get(mode, mode)
+        self.prefill = torch.compile(functions.prefill, fullgraph=True, dynamic=False, mode=prefill_mode)
+        self.decode_one_token = torch.compile(functions.decode_one_token, fullgraph=True, dynamic=False, mode=mode)
+        return {"mode": mode, "prefill_mode": prefill_mode, "fullgraph": True}
+
+    def close(self) -> None:
+        super().close()
+        torch._dynamo.reset()
+        gc.collect()
+
+
+def missing_compiler(device_type: str) -> str | None:
+    """What TorchInductor lacks here to compile for "cpu" or "cuda", with the way to get it; None where it has all."""
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "torch-compile needs Python's C headers: install them (Debian: apt install python3-dev)"
+    if device_type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "torch-compile on a GPU needs Triton: pip install triton"
+        if not any(shutil.which(compiler) for compiler in (os.environ.get("CC") or "gcc", "clang")):
+            return "torch-compile on a GPU needs a C compiler for Triton's launchers: install gcc (Debian: apt install gcc) or set CC"
+        return None
+    compiler = os.environ.get("CXX") or "g++"
+    if shutil.which(compiler) is None:
+        return f"torch-compile needs a C++ compiler, and {compiler!r} isn't on PATH: install g++ (Debian: apt install g++) or set CXX"
+    return None
+
+
+def _config(job: Job) -> ModelConfig:
+    try:
+        return read_config(Path(job.checkpoint.path))
+    except CheckpointError as error:
+        raise EngineError(error.reason, Status.LOAD_FAILED) from error
+
+
+@contextmanager
+def _faults(otherwise: Status) -> Iterator[None]:
+    """Gives what the body raises a status and one line: out of memory where it is that, `otherwise` elsewhere."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except CheckpointError as error:
+        raise EngineError(error.reason, Status.LOAD_FAILED) from error
+    except Exception as error:
+        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise EngineError(f"{type(error).__name__}: {first_line}"[:400], classify(error) or otherwise) from error
