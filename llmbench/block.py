@@ -1,0 +1,119 @@
+"""One block: the steps that a worker is led through for one variant, from its start to its last sample.
+
+The same for every engine. What was measured before a fault stays in the block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmbench.engines.registry import EngineSpec
+from llmbench.plausibility import count_fault, vocabulary_fault
+from llmbench.protocol import Bandwidth, Block, EngineReport, Job, Plan, Sample, Status, decode, encode
+from llmbench.supervise import Worker, WorkerFailed
+
+
+class Steps(Protocol):
+    """Told what a block is about to do, between samples and never during one."""
+
+    def step(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class BlockSetup:
+    """What a block needs beside the plan."""
+
+    spec: EngineSpec
+    job: Job
+    log: Path
+    environment: dict[str, str]
+    vocab: int
+    python: tuple[str, ...] = ()  # another interpreter, with its flags
+
+
+def utc_now() -> str:
+    """The present time, UTC, ISO 8601 to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def measure_block(setup: BlockSetup, plan: Plan, block: Block, steps: Steps, iters_for: Callable[[float], int]) -> None:
+    """Fills `block`. A fault becomes its status and reason; Ctrl-C makes it interrupted and is raised again.
+
+    `iters_for` is asked once, with the last warm-up's seconds, how many samples to take: the time budget may want fewer.
+    """
+    block.started_at = utc_now()
+    try:
+        with Worker(setup.log, python=setup.python, environment=setup.environment) as worker:
+            _Steps(setup, plan, block, steps, worker).run(iters_for)
+            worker.close()
+    except WorkerFailed as failure:
+        block.status, block.reason = failure.status, failure.reason
+    except KeyboardInterrupt:
+        block.status, block.reason = Status.INTERRUPTED, "interrupted"
+        raise
+
+
+class _Steps:
+    """The state that one block's steps share."""
+
+    def __init__(self, setup: BlockSetup, plan: Plan, block: Block, steps: Steps, worker: Worker) -> None:
+        self.setup, self.plan, self.block, self.steps, self.worker = setup, plan, block, steps, worker
+
+    def run(self, iters_for: Callable[[float], int]) -> None:
+        new_tokens = self.setup.job.request.max_new_tokens
+        self.steps.step("starting")
+        self.block.versions = self._ask("open", target=self.setup.spec.target, job=encode(self.setup.job))["versions"]
+        self._probe_bandwidth()
+        self.steps.step("loading")
+        loaded = self._ask("load")
+        self.block.load_s = loaded["load_s"]
+        self.block.report = decode(EngineReport, loaded["report"])
+        self._end_phase("load", baseline_bytes=loaded["baseline_bytes"])
+
+        compiles = " (compiles here)" if self.setup.spec.compiles else ""
+        warmup = None
+        for number in range(self.plan.num_iters_warmup):
+            self.steps.step(f"warming up {number + 1} of {self.plan.num_iters_warmup}{compiles if number == 0 else ''}")
+            warmup = self._generate("warmup", new_tokens)
+        self._end_phase("warmup")
+
+        iters = iters_for(warmup.wall_s) if warmup else self.plan.num_iters
+        for number in range(iters):
+            self.steps.step(f"sample {number + 1} of {iters}")
+            self._generate("first_token", 1)
+            self._generate("sample", new_tokens, want_ids=number == iters - 1)
+        self._end_phase("steady")
+        self._probe_bandwidth()
+
+    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        return self.worker.ask(do, timeout_s=self.plan.timeout_s, **arguments)
+
+    def _generate(self, kind: str, new_tokens: int, want_ids: bool = False) -> Sample:
+        answer = self._ask("generate", kind=kind, max_new_tokens=new_tokens, want_ids=want_ids)
+        sample = decode(Sample, answer["sample"])
+        fault = count_fault(sample, self.setup.job.request.batch_size, new_tokens)
+        if fault is None and want_ids:
+            self.block.ids = answer["ids"]
+            fault = vocabulary_fault(answer["ids"], self.setup.vocab)
+        if fault is not None:  # a wrong count makes its rate wrong, so the sample is not kept
+            raise WorkerFailed(Status.WRONG_COUNT, fault, alive=True)
+        self.block.samples.append(sample)
+        return sample
+
+    def _end_phase(self, phase: str, **also: int | None) -> None:
+        peaks = self._ask("end_phase")
+        changes = {f"{phase}_peak_bytes": peaks["peak_bytes"], f"device_{phase}_peak_bytes": peaks["device_peak_bytes"], **also}
+        self.block.memory = dataclasses.replace(self.block.memory, **changes)
+
+    def _probe_bandwidth(self) -> None:
+        if self.setup.spec.reads_weights:
+            self.steps.step("reading the memory's bandwidth")
+            answer = self._ask("bandwidth", device=self.setup.job.device, threads=self.setup.job.threads)
+            self.block.bandwidth.append(decode(Bandwidth, answer["bandwidth"]))
+        else:
+            self.block.bandwidth.append(Bandwidth(None, f"{self.setup.spec.name} reads no weights"))

@@ -1,0 +1,339 @@
+"""The command line: parse, call, print. Data goes to stdout; progress, notes and errors to stderr. No logic lives here.
+
+Exit codes: 0 all rows good; 1 nothing measured; 2 usage; 3 some rows failed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from llmbench.comparison import Options, Prepared
+    from llmbench.protocol import Run
+
+FORMATS = ("table", "markdown", "json", "jsonl", "csv")
+
+app = typer.Typer(
+    name="llmbench",
+    help="Which way of running an LLM is fastest on this machine, by how much, at what cost, and whether that answer can be trusted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """One line on stderr, then the end."""
+    typer.echo(f"llmbench: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def duration_s(text: str) -> float:
+    """Seconds from "90", "90s", "4m", "1h30m"."""
+    form = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip().lower())
+    if not text.strip() or form is None:
+        raise typer.BadParameter(f"{text!r} is no duration; write 90s, 4m or 1h30m")
+    hours, minutes, seconds = (float(part or 0) for part in form.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def _format(value: str) -> str:
+    name = {"md": "markdown"}.get(value, value)
+    if name not in FORMATS:
+        raise typer.BadParameter(f"{value!r}; there are {', '.join(FORMATS)}")
+    return name
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from llmbench import __version__
+
+        typer.echo(f"llmbench {__version__}")
+        raise typer.Exit()
+
+
+FormatOption = Annotated[str, typer.Option("--format", "-f", callback=_format, help="table, markdown, json (the run file), jsonl or csv.")]
+OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Write the result to this file and not to stdout.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="More columns.")]
+
+
+@app.callback()
+def _llmbench(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version, then the end.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def compare(
+    model: Annotated[str, typer.Option("--model", "-m", help="A folder with a checkpoint, an alias (smollm2-135m), or a hub id.")],
+    engines: Annotated[
+        str | None,
+        typer.Option(
+            "--engines", "-e", help="Variants, as eager,torch-compile[mode=max-autotune]. Default: every usable engine of the default list."
+        ),
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="The variant that the others are compared with. Default: eager.")] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "--output-len", "-n", help="Tokens to generate for each sequence.")
+    ] = 200,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Sequences at once, all with the same prompt.")] = 1,
+    prompt: Annotated[str | None, typer.Option(help='The prompt. Default: "Hello, my name is".')] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="A text file with the prompt.")] = None,
+    input_len: Annotated[int | None, typer.Option(help="Synthetic prompt ids instead, this many, drawn from --seed.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely id (greedy); above 0 samples.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely ids.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:i.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads of every engine. Default: the usable physical cores.")] = None,
+    rounds: Annotated[int, typer.Option(help="Processes of each variant.")] = 5,
+    num_iters: Annotated[int, typer.Option(help="Timed generations in each process.")] = 3,
+    num_iters_warmup: Annotated[int, typer.Option(help="Generations before them, the same for every engine.")] = 2,
+    time_budget: Annotated[
+        str | None, typer.Option(help="As 4m: cuts samples first, rounds last. The first round is always whole.")
+    ] = None,
+    timeout: Annotated[str, typer.Option(help="For each step of a worker: loading, one generation.")] = "30m",
+    seed: Annotated[int, typer.Option(help="Of the order in a round, sampling, synthetic ids and dummy weights.")] = 0,
+    load_format: Annotated[str, typer.Option(help="auto, safetensors, or dummy (random weights at the model's shape).")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Use no network.")] = False,
+    python: Annotated[list[str] | None, typer.Option(help="ENGINE=PATH: run an engine under another interpreter. May be repeated.")] = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    chart: Annotated[Path | None, typer.Option(help="Where the bar chart goes, .png or .svg. Default: beside the run file.")] = None,
+    show_text: Annotated[bool, typer.Option("--show-text", help="Print what each variant generated.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and measure nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No card and no progress.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Measure a model under several engines, print the table, keep a run file and draw the bars."""
+    from llmbench.comparison import Options, SetupError, UsageError, estimate_s, execute, exit_code, prepare
+    from llmbench.protocol import Plan
+    from llmbench.results.files import RunFileError
+    from llmbench.views.progress import progress as make_progress
+    from llmbench.views.text import ViewError
+
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        plan = Plan(
+            rounds=rounds,
+            num_iters=num_iters,
+            num_iters_warmup=num_iters_warmup,
+            seed=seed,
+            time_budget_s=duration_s(time_budget) if time_budget is not None else None,
+            timeout_s=duration_s(timeout),
+        )
+        options = Options(
+            model=model,
+            engines=engines,
+            baseline=baseline,
+            prompt=prompt,
+            prompt_file=prompt_file,
+            input_len=input_len,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            temperature=temperature,
+            top_k=top_k,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            plan=plan,
+            load_format=load_format,
+            revision=revision,
+            offline=offline,
+            seed=seed,
+            python=_interpreters(python or []),
+            command=["llmbench", *sys.argv[1:]],
+        )
+        _check_outputs(output, chart)
+        progress = make_progress(quiet, sys.stderr)
+        prepared = prepare(options, dry_run=dry_run, say=progress.message)
+        if not quiet or dry_run:
+            _print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
+        if dry_run:
+            return
+        progress.start(prepared.run)
+        interrupted = False
+        try:
+            execute(prepared, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            progress.close()
+        _report(prepared, options, format, output, chart, show_text, verbose)
+        raise typer.Exit(130 if interrupted else exit_code(prepared.run))
+    except UsageError as error:
+        fail(str(error), 2)
+    except (SetupError, RunFileError, ViewError) as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        fail("interrupted before anything was measured", 130)
+
+
+@app.command()
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="Run files.")],
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Print kept run files as a table."""
+    from llmbench.views.text import ViewError
+
+    try:
+        _emit(_load(runs), format, output, verbose)
+    except ViewError as error:
+        fail(str(error), 1)
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run files.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture, .png or .svg.")] = Path("bars.png"),
+) -> None:
+    """Draw the tokens-per-second bars of kept run files."""
+    from llmbench.views.chart import draw
+    from llmbench.views.text import ViewError
+
+    try:
+        draw(_load(runs), output)
+    except ViewError as error:
+        fail(str(error), 1)
+    typer.echo(f"chart: {output}", err=True)
+
+
+@app.command(name="engines")
+def list_engines(
+    format: Annotated[str, typer.Option("--format", "-f", help="table or json.")] = "table",
+) -> None:
+    """List every engine: usable here or not, why not, and the command that would make it usable."""
+    from llmbench.views.listing import engines_json, engines_table
+
+    if format not in ("table", "json"):
+        fail(f"--format {format!r}; there are table and json", 2)
+    typer.echo(engines_json() if format == "json" else engines_table(_width(), _color(sys.stdout)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- in and out
+
+
+def _interpreters(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        engine, equals, path = pair.partition("=")
+        if not equals or not engine or not path:
+            fail(f"--python {pair!r}: write ENGINE=PATH", 2)
+        found[engine] = path
+    return found
+
+
+def _load(paths: list[Path]) -> list[Run]:
+    """The runs of the given files. A file that isn't one is named and ends the command."""
+    from llmbench.results.files import RunFileError, load
+
+    try:
+        return [load(path) for path in paths]
+    except RunFileError as error:
+        fail(str(error), 1)
+
+
+def _check_outputs(output: Path | None, chart: Path | None) -> None:
+    """Names that can't be written are told before measuring, not after."""
+    for option, path in (("--output", output), ("--chart", chart)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            fail(f"{option} {path} can't be written: {'it is a folder' if path.is_dir() else 'there is no such folder'}", 2)
+    if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
+        fail(f"--chart {chart}: .png and .svg can be drawn", 2)
+
+
+def _print_card(prepared: Prepared, estimate: float | None, to_stdout: bool) -> None:
+    from llmbench.views.card import card
+
+    stream = sys.stdout if to_stdout else sys.stderr
+    text = card(
+        prepared.run,
+        left_out=[f"{name}: {why}" for name, why in prepared.left_out.items()],
+        estimate_s=estimate,
+        bandwidth=prepared.bandwidth,
+        width=_width(),
+        color=_color(stream),
+    )
+    typer.echo(text, file=stream)
+
+
+def _report(
+    prepared: Prepared, options: Options, format: str, output: Path | None, chart: Path | None, show_text: bool, verbose: bool
+) -> None:
+    """The table, the texts, the chart and where everything lies."""
+    from llmbench.protocol import Status
+    from llmbench.results.files import logs_of
+    from llmbench.views.chart import draw
+
+    run = prepared.run
+    path = prepared.results / f"{run.run_id}.json"
+    _emit([run], format, output, verbose)
+    if show_text:
+        for row in run.rows:
+            ids = next((block.ids for block in reversed(row.blocks) if block.ids), None)
+            if ids is not None:
+                text = prepared.tokenizer.decode(ids[0]) if prepared.tokenizer else f"ids {ids[0]}"
+                typer.echo(f"\n{row.variant.label}: {text}", err=format not in ("table", "markdown"))
+    typer.echo(f"run file: {path}", err=True)
+    if any(block.of_kind("sample") for row in run.rows for block in row.blocks):
+        picture = chart or path.with_suffix(".png")
+        draw([run], picture)
+        typer.echo(f"chart:    {picture}", err=True)
+    if any(row.status is not Status.OK for row in run.rows):
+        typer.echo(f"logs:     {logs_of(path)}", err=True)
+
+
+def _emit(runs: list[Run], format: str, output: Path | None, verbose: bool) -> None:
+    """The runs in a format, to a file or stdout."""
+    from llmbench.results.files import write_atomically
+    from llmbench.views.table import render
+
+    color = output is None and _color(sys.stdout)
+    text = render(runs, format, width=_width(), verbose=verbose, color=color)
+    if output is None:
+        typer.echo(text.rstrip("\n"))
+        return
+    try:
+        write_atomically(output, (text.rstrip("\n") + "\n").encode())
+    except OSError as error:
+        fail(f"{output} can't be written: {error.strerror or error}", 1)
+
+
+def _width() -> int:
+    import shutil
+
+    return max(60, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _color(stream: object) -> bool:
+    """Colour only on a terminal that wants it: https://no-color.org and TERM=dumb are honoured."""
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends a run as Ctrl-C does: what was measured is kept."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The `llmbench` command."""
+    try:
+        app()
+    except BrokenPipeError:  # `llmbench show run.json | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

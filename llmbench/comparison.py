@@ -1,0 +1,388 @@
+"""`llmbench compare` without the command line: from options to a prepared run, and from there to a measured one.
+
+`prepare` settles everything that can be wrong before anything is measured; `execute` measures and keeps the run file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmbench import __version__, machine
+from llmbench.block import utc_now
+from llmbench.engines.registry import EngineSpec, Problem, UnknownEngine, engines, problem
+from llmbench.protocol import Bandwidth, Job, Machine, Model, Plan, Request, Row, Run, Sampling, Status, Variant, decode, encode
+from llmbench.results import files
+from llmbench.schedule import Contestant, Progress, Schedule, worker_environment
+from llmbench.supervise import Worker, WorkerFailed
+from llmbench.variants import VariantError, default_variant, dtype_name, parse_variants
+
+if TYPE_CHECKING:
+    from llmbench.checkpoints.config import ModelConfig
+    from llmbench.checkpoints.fetch import Resolved
+    from llmbench.checkpoints.tokenizer import Tokenizer
+
+DEFAULT_PROMPT = "Hello, my name is"
+#: A probe that takes longer than this has hung.
+_PROBE_TIMEOUT_S = 300.0
+
+
+class UsageError(Exception):
+    """What the user asked for can't be done as written; one line says why and what to write instead."""
+
+
+class SetupError(Exception):
+    """Nothing could be measured, though the request is sound: no checkpoint, no place for results, no working interpreter."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `llmbench compare` takes, with its defaults."""
+
+    model: str
+    engines: str | None = None  # null: every engine of the default list that is usable here
+    baseline: str | None = None
+    prompt: str | None = None
+    prompt_file: Path | None = None
+    input_len: int | None = None
+    max_new_tokens: int = 200
+    batch_size: int = 1
+    temperature: float = 0.0
+    top_k: int | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    plan: Plan = field(default_factory=Plan)
+    load_format: str = "auto"
+    revision: str | None = None
+    offline: bool = False
+    seed: int = 0
+    python: dict[str, str] = field(default_factory=dict)  # engine -> its interpreter
+    home: Path = field(default_factory=lambda: home())
+    command: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Prepared:
+    """A run that is settled and not yet measured."""
+
+    run: Run
+    contestants: list[Contestant]
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    left_out: dict[str, Problem]  # engines of the default list that can't be used here
+    results: Path
+    bandwidth: Bandwidth | None  # null in a dry run
+
+
+def home() -> Path:
+    """The folder that holds checkpoints/, engines/ and results/: $LLMBENCH_HOME, else the current one."""
+    return Path(os.environ.get("LLMBENCH_HOME") or ".").resolve()
+
+
+def prepare(options: Options, *, dry_run: bool = False, say: Callable[[str], None] = lambda text: None) -> Prepared:
+    """Checks the options, brings the checkpoint, asks a worker what the machine has. Raises UsageError or SetupError.
+
+    With dry_run it starts no worker, downloads nothing, writes nothing. `say` is told of long steps.
+    """
+    _check(options)
+    results = options.home / "results"
+    _check_writable(results)
+    resolved = _resolve(options, dry_run, say)
+    config = resolved.config
+    tokenizer = _tokenizer(resolved)
+    request, prompt = _request(options, config, tokenizer)
+    dtype = config.dtype if options.dtype == "auto" else dtype_name(options.dtype)
+
+    probe, bandwidth = ({"devices": [], "torch": None, "cuda": None}, None) if dry_run else _probe(options, say)
+    try:
+        device = options.device if dry_run else machine.choose_device(options.device, probe)
+    except machine.DeviceError as error:
+        raise UsageError(str(error)) from None
+    threads = options.threads or machine.default_threads()
+    variants, left_out = _variants(options, dtype, device)
+
+    run = Run(
+        run_id="",
+        model=_model(resolved, options.home),
+        request=request,
+        plan=options.plan,
+        machine=Machine(device=device) if dry_run else machine.describe(device, probe),
+        threads=threads,
+        dtype=dtype,
+        prompt=prompt,
+        baseline=_baseline(options, variants),
+        started_at=utc_now(),
+        command=options.command,
+        llmbench_version=__version__,
+        notes=[f"{name} is left out: {why}" for name, why in left_out.items()],
+    )
+    contestants = []
+    for spec, variant, why in variants:
+        row = Row(variant)
+        if why is not None:
+            row.status, row.reason = Status.UNAVAILABLE, str(why)
+        run.rows.append(row)
+        job = Job(resolved.ref, variant, request, device, threads)
+        contestants.append(Contestant(row, spec, job, _interpreter(options, spec)))
+    return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth)
+
+
+def execute(prepared: Prepared, progress: Progress) -> Path:
+    """Measures a prepared run; returns its run file. On Ctrl-C the file is whole and KeyboardInterrupt is raised again.
+
+    prepared.run.run_id names the file from the moment it is reserved.
+    """
+    run = prepared.run
+    try:
+        path = files.reserve(prepared.results, run.started_at, run.model.name)
+    except files.RunFileError as error:
+        raise SetupError(str(error)) from None
+    run.run_id = path.stem
+    files.save(run, path)
+    Schedule(
+        run,
+        prepared.contestants,
+        vocab=prepared.config.vocab,
+        logs=files.logs_of(path),
+        save=lambda current: files.save(current, path),
+        progress=progress,
+    ).measure()
+    return path
+
+
+def estimate_s(prepared: Prepared) -> float | None:
+    """A rough guess of the wall seconds, for the card: half the bandwidth limit reached, a minute for a cold compilation.
+
+    Null where no limit is known. A time budget caps it.
+    """
+    from llmbench.checkpoints import layout
+    from llmbench.protocol import DTYPE_BYTES
+
+    run, plan = prepared.run, prepared.run.plan
+    if prepared.bandwidth is None or prepared.bandwidth.gb_per_s is None:
+        return plan.time_budget_s
+    total_s = 0.0
+    for contestant in prepared.contestants:
+        if contestant.row.status is not Status.OK:
+            continue
+        size = layout.bytes_per_token(prepared.config, DTYPE_BYTES[contestant.job.variant.dtype], run.request)
+        generation_s = run.request.max_new_tokens * size / (0.5e9 * prepared.bandwidth.gb_per_s) if contestant.spec.reads_weights else 0.0
+        total_s += plan.rounds * (5.0 + (plan.num_iters + plan.num_iters_warmup) * generation_s)
+        total_s += (60.0 + 10.0 * (plan.rounds - 1)) if contestant.spec.compiles else 0.0
+    return min(total_s, plan.time_budget_s) if plan.time_budget_s is not None else total_s
+
+
+def exit_code(run: Run) -> int:
+    """0 all rows good; 1 nothing measured; 3 some rows failed; 130 interrupted."""
+    if run.interrupted:
+        return 130
+    good = sum(row.status is Status.OK for row in run.rows)
+    if good == len(run.rows) and good:
+        return 0
+    return 3 if good else 1
+
+
+# ------------------------------------------------------------------------------------------------------------------------------- settling
+
+
+def _check(options: Options) -> None:
+    """What can be seen to be wrong without looking at the model or the machine."""
+    plan = options.plan
+    for name, value, least in (
+        ("--max-new-tokens", options.max_new_tokens, 1),
+        ("--batch-size", options.batch_size, 1),
+        ("--rounds", plan.rounds, 1),
+        ("--num-iters", plan.num_iters, 1),
+        ("--num-iters-warmup", plan.num_iters_warmup, 0),
+        ("--threads", options.threads, 1),
+        ("--input-len", options.input_len, 1),
+        ("--top-k", options.top_k, 1),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"{name} must be at least {least}, not {value}")
+    if not 0 <= options.temperature < float("inf"):
+        raise UsageError(f"--temperature must be 0 (greedy) or more, not {options.temperature}")
+    if options.top_k is not None and options.temperature == 0:
+        raise UsageError("--top-k needs --temperature above 0: at 0 the most likely id is taken")
+    if plan.time_budget_s is not None and plan.time_budget_s <= 0:
+        raise UsageError("--time-budget must be above 0")
+    if sum(value is not None for value in (options.prompt, options.prompt_file, options.input_len)) > 1:
+        raise UsageError("give one of --prompt, --prompt-file and --input-len")
+    if options.load_format not in ("auto", "safetensors", "dummy"):
+        raise UsageError(f"unknown --load-format {options.load_format!r}; there are auto, safetensors, dummy")
+    try:
+        machine.check_device_name(options.device)
+        dtype = "float32" if options.dtype == "auto" else dtype_name(options.dtype)
+        if options.engines is not None:
+            parse_variants(options.engines, dtype)
+        known = engines()
+        for name in options.python:
+            if name not in known:
+                raise UsageError(f"--python names an unknown engine {name!r}; there are {', '.join(known)}")
+    except (machine.DeviceError, VariantError, UnknownEngine) as error:
+        raise UsageError(str(error)) from None
+
+
+def _check_writable(results: Path) -> None:
+    """Tells before measuring that results could not be kept. Creates nothing."""
+    folder = results
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise SetupError(f"results can't be written in {results}: {folder} is not a writable folder; set LLMBENCH_HOME to one that is")
+    if results.is_dir():
+        try:
+            with tempfile.TemporaryFile(dir=results):
+                pass
+        except OSError as error:
+            raise SetupError(f"results can't be written in {results}: {error.strerror or error}; set LLMBENCH_HOME") from None
+
+
+def _resolve(options: Options, dry_run: bool, say: Callable[[str], None]) -> Resolved:
+    from llmbench.checkpoints.errors import CheckpointError
+    from llmbench.checkpoints.fetch import resolve
+
+    try:
+        return resolve(
+            options.model,
+            revision=options.revision,
+            load_format=options.load_format,
+            dummy_seed=options.seed,
+            offline=options.offline,
+            home=options.home,
+            progress=say,
+            dry_run=dry_run,
+        )
+    except CheckpointError as error:
+        raise SetupError(str(error)) from None
+
+
+def _tokenizer(resolved: Resolved) -> Tokenizer | None:
+    from llmbench.checkpoints.errors import CheckpointError
+    from llmbench.checkpoints.tokenizer import Tokenizer
+
+    try:
+        return Tokenizer.open(Path(resolved.ref.path), resolved.config)
+    except CheckpointError as error:
+        raise SetupError(str(error)) from None
+
+
+def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Request, str | None]:
+    """The request and its prompt's text, null where the ids are synthetic."""
+    from llmbench.checkpoints.tokenizer import synthetic_ids
+
+    prompt = options.prompt
+    if options.prompt_file is not None:
+        try:
+            prompt = options.prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--prompt-file {options.prompt_file} can't be read as UTF-8 text: {error}") from None
+    if options.input_len is not None:
+        prompt, ids = None, synthetic_ids(config.vocab, options.input_len, options.seed)
+    elif tokenizer is None:
+        if prompt is not None:
+            raise UsageError(f"{options.model} has no tokenizer to read a prompt with; give --input-len N for synthetic ids")
+        ids = synthetic_ids(config.vocab, 6, options.seed)
+    else:
+        prompt = DEFAULT_PROMPT if prompt is None else prompt
+        ids = tuple(tokenizer.encode(prompt))
+        if not ids:
+            raise UsageError("the prompt is empty: this tokenizer gives no ids for it; give some text or --input-len N")
+    total = len(ids) + options.max_new_tokens
+    if total > config.context:
+        raise UsageError(
+            f"{len(ids)} prompt ids and {options.max_new_tokens} new tokens are {total}; {options.model} has a context of {config.context}: "
+            f"--max-new-tokens {max(config.context - len(ids), 0)} at most, or a shorter prompt"
+        )
+    sampling = Sampling(options.temperature, options.top_k, options.seed)
+    return Request(ids, options.max_new_tokens, options.batch_size, sampling), prompt
+
+
+def _probe(options: Options, say: Callable[[str], None]) -> tuple[dict[str, Any], Bandwidth]:
+    """What a worker under this interpreter finds: devices, and the read bandwidth of the one that will be used."""
+    say("looking at the machine")
+    threads = options.threads or machine.default_threads()
+    with tempfile.TemporaryDirectory(prefix="llmbench-probe-") as folder:
+        log = Path(folder) / "log"
+        try:
+            with Worker(log, environment=worker_environment(threads, Path(folder))) as worker:
+                probe = worker.ask("probe", timeout_s=_PROBE_TIMEOUT_S)
+                with contextlib.suppress(machine.DeviceError):
+                    device = machine.choose_device(options.device, probe)
+                    answer = worker.ask("bandwidth", device=device, threads=threads, timeout_s=_PROBE_TIMEOUT_S)
+                    return probe, decode(Bandwidth, answer["bandwidth"])
+                return probe, Bandwidth(None, "no such device")
+        except WorkerFailed as failure:
+            tail = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+            raise SetupError(f"a worker that looks at the machine failed: {failure.reason} {' '.join(tail)}".strip()) from None
+
+
+def _variants(options: Options, dtype: str, device: str) -> tuple[list[tuple[EngineSpec, Variant, Problem | None]], dict[str, Problem]]:
+    """The variants to run, each with what stands in its way, and the engines of the default list that are left out."""
+    known_device = None if device == "auto" else device
+
+    def obstacle(spec: EngineSpec) -> Problem | None:
+        # What another interpreter lacks, its own worker says.
+        return None if spec.name in options.python else problem(spec, known_device)
+
+    if options.engines is not None:
+        return [(spec, variant, obstacle(spec)) for spec, variant in parse_variants(options.engines, dtype)], {}
+    chosen: list[tuple[EngineSpec, Variant, Problem | None]] = []
+    left_out: dict[str, Problem] = {}
+    for spec in engines().values():
+        if not spec.default:
+            continue
+        why = obstacle(spec)
+        if why is None:
+            chosen.append((spec, default_variant(spec, dtype), None))
+        else:
+            left_out[spec.name] = why
+    if not chosen:
+        raise SetupError("no engine is usable here: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    return chosen, left_out
+
+
+def _baseline(options: Options, variants: list[tuple[EngineSpec, Variant, Problem | None]]) -> str | None:
+    """--baseline's label, else eager's in the run's dtype, else none: then ratios are null."""
+    labels = [variant.label for _, variant, _ in variants]
+    if options.baseline is not None:
+        if options.baseline not in labels:
+            raise UsageError(f"--baseline {options.baseline} is not among what is run: {', '.join(labels)}")
+        return options.baseline
+    return "eager" if "eager" in labels else None
+
+
+def _interpreter(options: Options, spec: EngineSpec) -> tuple[str, ...]:
+    path = options.python.get(spec.name)
+    return (path,) if path else ()
+
+
+def _model(resolved: Resolved, home_folder: Path) -> Model:
+    from llmbench.checkpoints import layout
+
+    config = resolved.config
+    return Model(
+        name=resolved.ref.name,
+        source=resolved.ref.source,
+        path=_shareable(Path(resolved.ref.path), home_folder),
+        architecture=config.architecture,
+        dtype=config.dtype,
+        config=encode(config),
+        load_format=resolved.ref.load_format,
+        parameters=layout.parameter_count(config),
+        warnings=list(resolved.warnings),
+    )
+
+
+def _shareable(path: Path, home_folder: Path) -> str:
+    """A path as the run file keeps it: run files are sent around, and a user's name is nobody's business."""
+    for folder, shown in ((home_folder, "."), (Path.home(), "~")):
+        if path.is_relative_to(folder):
+            return str(Path(shown) / path.relative_to(folder))
+    return str(path)

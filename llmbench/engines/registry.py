@@ -1,0 +1,130 @@
+"""The engines as the parent knows them: names, needs and defaults, without importing any engine's library.
+
+Other packages add engines through the entry-point group `llmbench.engines`; each entry names an EngineSpec.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass, field
+
+GROUP = "llmbench.engines"
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """One engine, for the parent."""
+
+    name: str
+    target: str  # "module:Class", imported in the worker only
+    summary: str  # one line for `llmbench engines`
+    requires: tuple[str, ...] = ()  # Python modules that its interpreter must have
+    extra: str | None = None  # the extra of llmbench that brings them
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    quantizations: tuple[str, ...] = ()
+    needs_compiler: bool = False  # a C++ compiler at run time
+    compiles: bool = False  # its first generations compile: the card's estimate of time counts with it
+    artifact: bool = False  # has a build step whose result is kept in engines/
+    default: bool = True  # measured when the user names no engines
+    not_run_on: str | None = None  # what this project has not run it on yet, in words
+    options: dict[str, str] = field(default_factory=dict)  # variant options: name -> what it does
+    reads_weights: bool = True  # false for the fake engine: no read-bandwidth limit applies
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why an engine can't be used here, and the command that would make it usable."""
+
+    reason: str
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
+
+
+BUILT_IN = (
+    EngineSpec(
+        name="eager",
+        target="llmbench.engines.torch_engines:EagerEngine",
+        summary="PyTorch, one operator after the other: llmbench's own decoding loop, not compiled",
+        requires=("torch",),
+        extra="eager",
+        not_run_on="CUDA",
+    ),
+    EngineSpec(
+        name="torch-compile",
+        target="llmbench.engines.torch_engines:TorchCompileEngine",
+        summary="the same loop with prefill and decode step under torch.compile (CUDA graphs where there are any)",
+        requires=("torch",),
+        extra="torch-compile",
+        needs_compiler=True,
+        compiles=True,
+        not_run_on="CUDA",
+        options={"mode": "torch.compile's mode: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"},
+    ),
+    EngineSpec(
+        name="fake",
+        target="llmbench.engines.fake:FakeEngine",
+        summary="no model: waits at a set speed; for tests of everything that engines share",
+        default=False,
+        reads_weights=False,
+        options={
+            "tokens_per_s": "its speed",
+            "noise": "relative deviation of a generation",
+            "fault": "what goes wrong, see engines/fake.py",
+        },
+    ),
+)
+
+
+class UnknownEngine(ValueError):
+    """A name that no engine has; the text offers near matches."""
+
+
+def engines() -> dict[str, EngineSpec]:
+    """All engines by name: those of llmbench first, then other packages'. A package that can't be read is left out with a warning."""
+    found = {spec.name: spec for spec in BUILT_IN}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            spec = entry.load()
+        except Exception as error:  # another package's fault must not end this program
+            import warnings
+
+            warnings.warn(f"engine {entry.name!r} of another package could not be loaded: {error}", stacklevel=2)
+            continue
+        if isinstance(spec, EngineSpec):
+            found.setdefault(spec.name, spec)
+    return found
+
+
+def find(name: str) -> EngineSpec:
+    """The engine of that name, or UnknownEngine with the nearest ones."""
+    known = engines()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    raise UnknownEngine(f"unknown engine {name!r}; {hint} (`llmbench engines` lists all)")
+
+
+def compiler() -> str | None:
+    """The C++ compiler that torch.compile would find: $CXX, else g++ or clang++ on PATH."""
+    return shutil.which(os.environ.get("CXX") or "") or shutil.which("g++") or shutil.which("clang++")
+
+
+def problem(spec: EngineSpec, device: str | None = None) -> Problem | None:
+    """Why this interpreter can't run the engine, or None where nothing is known to be missing. Imports nothing."""
+    for module in spec.requires:
+        if importlib.util.find_spec(module) is None:
+            remedy = f"pip install 'llmbench[{spec.extra}]'" if spec.extra else f"pip install {module}"
+            return Problem(f"Python module {module!r} is not installed", remedy)
+    if device is not None and device.partition(":")[0] not in spec.devices:
+        return Problem(f"it does not run on {device}", f"--device {spec.devices[0]}")
+    if spec.needs_compiler and compiler() is None:
+        return Problem("no C++ compiler was found (CXX, g++, clang++)", "apt-get install g++")
+    return None

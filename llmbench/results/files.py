@@ -1,0 +1,163 @@
+"""The run file: written whole or not at all, read with distrust.
+
+A run file may come from anywhere: it is checked against the dataclasses of protocol.py, and what doesn't fit gets one clear line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from llmbench.protocol import SCHEMA_VERSION, Run, encode
+
+#: Larger files are refused unread. A run of 6 engines x 5 rounds x 3 samples has some 100 kB.
+MAX_BYTES = 64 * 2**20
+#: Deeper nesting than any run has.
+_MAX_DEPTH = 40
+
+
+class RunFileError(ValueError):
+    """A run file that can't be read or written; the text names the file and says why."""
+
+
+def reserve(results: Path, started_at: str, model: str) -> Path:
+    """Creates results/<time>-<model>.json empty, under a name of its own, with the logs' folder beside it. RunFileError where it can't."""
+    stamp = re.sub(r"[^0-9]", "", started_at[:19])
+    stamp = f"{stamp[:8]}-{stamp[8:]}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).strip("-.")[:60] or "model"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            path = results / f"{stamp}-{name}{f'-{number}' if number > 1 else ''}.json"
+            try:
+                path.open("x").close()
+            except FileExistsError:
+                continue
+            logs_of(path).mkdir(exist_ok=True)
+            return path
+    except OSError as error:
+        raise RunFileError(
+            f"results can't be written in {results}: {error.strerror or error}; set LLMBENCH_HOME or make it writable"
+        ) from None
+    raise RunFileError(f"results can't be written in {results}: 10,000 runs of this second and name")
+
+
+def logs_of(path: Path) -> Path:
+    """The folder of a run's worker logs."""
+    return path.with_suffix(".logs")
+
+
+def save(run: Run, path: Path) -> None:
+    """Writes the run beside `path`, syncs it and moves it there, so that a reader or a crash sees the old file or the new one."""
+    text = json.dumps(encode(run), indent=1, allow_nan=False)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise RunFileError(f"the run file {path} can't be written: {error.strerror or error}") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file by one that is whole. Leaves nothing behind where that fails."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def load(path: Path) -> Run:
+    """The run that a file holds. Raises RunFileError for what isn't one."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise RunFileError(f"{path}: {size / 2**20:.0f} MiB is no run file; at most {MAX_BYTES // 2**20} MiB are read")
+        text = path.read_bytes()
+    except OSError as error:
+        raise RunFileError(f"{path}: {error.strerror or error}") from None
+    data = _parse(path, text)
+    version = data.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or "rows" not in data:
+        raise RunFileError(f"{path}: not a run file of llmbench (no schema_version or rows)")
+    if version > SCHEMA_VERSION:
+        raise RunFileError(
+            f"{path}: written by a newer llmbench (schema {version}; this one reads up to {SCHEMA_VERSION}); update llmbench"
+        )
+    from pydantic import ValidationError
+
+    try:
+        run: Run = _adapter().validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RunFileError(f"{path}: not a run file of llmbench: {where[:200]}: {first['msg']}") from None
+    fault = _absurd(run)
+    if fault:
+        raise RunFileError(f"{path}: not a run file of llmbench: {fault}")
+    return run
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    def refuse(number: str) -> float:
+        raise ValueError(f"{number} is not a number")
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if value in (float("inf"), float("-inf")):
+            raise ValueError(f"{number[:40]} is too large")
+        return value
+
+    try:
+        if _depth(text) > _MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        data = json.loads(text, parse_constant=refuse, parse_float=finite)
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{path}: not JSON that llmbench reads: {str(error)[:200]}") from None
+    if not isinstance(data, dict):
+        raise RunFileError(f"{path}: not a run file of llmbench (not a JSON object)")
+    return data
+
+
+def _depth(text: bytes) -> int:
+    """An upper bound of the nesting, brackets in strings counted too until they close."""
+    depth = deepest = 0
+    for piece in re.finditer(rb"[\[{\]}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", text)):
+        depth += 1 if piece.group() in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _absurd(run: Run) -> str | None:
+    """What no measurement gives, however well-typed: the figures divide by these."""
+    if run.request.max_new_tokens < 1 or run.request.batch_size < 1:
+        return "max_new_tokens and batch_size must be at least 1"
+    for row in run.rows:
+        for block in row.blocks:
+            for sample in block.samples:
+                if not 0 < sample.wall_s < 1e9:
+                    return f"wall_s of {sample.wall_s!r} s in a sample of {row.variant.label[:60]!r}"
+            for bandwidth in block.bandwidth:
+                if bandwidth.gb_per_s is not None and not 0 < bandwidth.gb_per_s < 1e9:
+                    return f"gb_per_s of {bandwidth.gb_per_s!r}"
+    return None
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Run)

@@ -1,0 +1,176 @@
+"""The main loop of the parent: rounds of blocks, one block of each variant in a round, in an order shuffled anew each round.
+
+A failure is a row, not an end. After each block the run is handed to `save`, so that what was measured is on disk before the next one starts.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from llmbench import budget
+from llmbench.block import BlockSetup, Steps, measure_block, utc_now
+from llmbench.engines.registry import EngineSpec
+from llmbench.plausibility import bandwidth_fault
+from llmbench.protocol import Block, Job, Row, Run, Status
+from llmbench.results.summary import summarise
+
+
+class Progress(Steps, Protocol):
+    """What the loop tells of itself; see views.progress."""
+
+    def block(self, label: str, round_number: int, rounds: int) -> None: ...
+
+    def done(self, block: Block) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row that can be measured, and how."""
+
+    row: Row
+    spec: EngineSpec
+    job: Job
+    python: tuple[str, ...] = ()
+
+
+class Schedule:
+    """Measures the contestants of one run."""
+
+    def __init__(
+        self, run: Run, contestants: list[Contestant], *, vocab: int, logs: Path, save: Callable[[Run], None], progress: Progress
+    ) -> None:
+        """logs: an existing folder beside the run file, for what the workers print."""
+        self._run, self._contestants, self._vocab, self._logs = run, contestants, vocab, logs
+        self._save, self._progress = save, progress
+        self._start_s = 0.0
+        self._block_s: dict[
+            str, float
+        ] = {}  # each variant's last block: wall seconds without its samples, cold compilation mostly taken out
+        self._sample_s: dict[str, float] = {}  # one sample of each variant, its first-token generation included
+
+    def measure(self) -> None:
+        """Fills the run's rows. Ctrl-C ends it with what was measured, the run marked interrupted, and is raised again."""
+        plan = self._run.plan
+        self._start_s = time.monotonic()
+        # Compiler caches of this run's own, one folder a variant: its first block is cold, whatever ran on this machine before.
+        caches = Path(tempfile.mkdtemp(prefix="llmbench-caches-"))
+        try:
+            rounds, iters = plan.rounds, plan.num_iters
+            number = 0
+            while number < rounds:
+                if number > 0 and plan.time_budget_s is not None:
+                    left, iters = self._fit(plan.rounds - number)
+                    rounds = number + left
+                if number < rounds and not self._measure_round(number, rounds, iters, caches):
+                    break
+                number += 1
+            self._note_cuts(number)
+        except KeyboardInterrupt:
+            self._run.interrupted = True
+            raise
+        finally:
+            shutil.rmtree(caches, ignore_errors=True)
+            self._check_plausible()
+            self._run.finished_at = utc_now()
+            self._save(self._run)
+
+    def _measure_round(self, number: int, rounds: int, iters: int, caches: Path) -> bool:
+        """One block of each variant that hasn't failed. False where none is left."""
+        order = [contestant for contestant in self._contestants if contestant.row.status is Status.OK]
+        random.Random(f"{self._run.plan.seed}/{number}").shuffle(order)
+        for position, contestant in enumerate(order):
+            label = contestant.row.variant.label
+            self._progress.block(label, number, rounds)
+            block = Block(round=number, cold=not contestant.row.blocks)
+            name = _file_name(label)
+            log = self._logs / f"{name}-round{number}.log"
+            block.log = f"{self._logs.name}/{log.name}"
+            setup = BlockSetup(
+                spec=contestant.spec,
+                job=contestant.job,
+                log=log,
+                environment=worker_environment(contestant.job.threads, caches / name),
+                vocab=self._vocab,
+                python=contestant.python,
+            )
+            start_s = time.monotonic()
+            try:
+                measure_block(setup, self._run.plan, block, self._progress, self._iters_for(number, iters, len(order) - position))
+            finally:
+                contestant.row.add(block)
+                self._save(self._run)
+            self._account(label, block, time.monotonic() - start_s)
+            self._progress.done(block)
+        return bool(order)
+
+    def _iters_for(self, number: int, iters: int, blocks_left: int) -> Callable[[float], int]:
+        budget_s = self._run.plan.time_budget_s
+        if budget_s is None or number > 0:
+            return lambda _sample_s: iters
+        end_s = self._start_s + budget_s
+        return lambda sample_s: budget.first_block_iters(end_s - time.monotonic(), blocks_left, sample_s, iters)
+
+    def _account(self, label: str, block: Block, wall_s: float) -> None:
+        samples = [sample.wall_s for sample in block.of_kind("sample")]
+        if not samples:
+            return
+        timed_s = sum(samples) + sum(sample.wall_s for sample in block.of_kind("first_token"))
+        self._sample_s[label] = timed_s / len(samples)
+        warmups = [sample.wall_s for sample in block.of_kind("warmup")]
+        compile_s = max(0.0, sum(warmups) - len(warmups) * self._sample_s[label]) if block.cold else 0.0
+        # A later block finds the caches filled; a fifth of the cold compilation is what tracing alone took where it was tried.
+        self._block_s[label] = wall_s - timed_s - 0.8 * compile_s
+
+    def _fit(self, rounds_left: int) -> tuple[int, int]:
+        plan = self._run.plan
+        assert plan.time_budget_s is not None
+        labels = [contestant.row.variant.label for contestant in self._contestants if contestant.row.status is Status.OK]
+        fixed_s = sum(self._block_s.get(label, 0.0) for label in labels)
+        sample_s = sum(self._sample_s.get(label, 0.0) for label in labels)
+        remaining_s = plan.time_budget_s - (time.monotonic() - self._start_s)
+        return budget.fit(remaining_s, rounds_left, fixed_s, sample_s, plan.num_iters)
+
+    def _note_cuts(self, rounds: int) -> None:
+        plan = self._run.plan
+        counts = {len(block.of_kind("sample")) for row in self._run.rows for block in row.blocks if block.status is Status.OK}
+        if plan.time_budget_s is None or not counts or (rounds >= plan.rounds and min(counts) >= plan.num_iters):
+            return
+        samples = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        self._run.notes.append(
+            f"time budget of {plan.time_budget_s:g} s: {rounds} of {plan.rounds} rounds, {samples} of {plan.num_iters} samples a block"
+        )
+
+    def _check_plausible(self) -> None:
+        """Rows that are faster than the memory can be read fail, by name."""
+        for row, summary in zip(self._run.rows, summarise(self._run), strict=True):
+            fault = bandwidth_fault(summary.bandwidth_use)
+            if fault is not None and row.status is Status.OK:
+                row.status, row.reason = Status.IMPLAUSIBLE, fault
+
+
+def worker_environment(threads: int, caches: Path) -> dict[str, str]:
+    """Variables that every worker gets: the same threads for every library, compiler caches of its own, no network."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _file_name(label: str) -> str:
+    """A label as part of a file name: letters, digits, '-', '_', '=' and '.' stay; at most 100 characters."""
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.")[:100] or "variant"
