@@ -219,9 +219,9 @@ def device_words(run: Run) -> str:
 
 
 def request_words(run: Run) -> str:
-    """`5 prompt ids + 200 new tokens, batch 1`."""
+    """`5 prompt ids, 200 new tokens, batch 1`."""
     request = run.request
-    return f"{plural(len(request.prompt_ids), 'prompt id')} + {plural(request.max_new_tokens, 'new token')}, batch {request.batch_size}"
+    return f"{plural(len(request.prompt_ids), 'prompt id')}, {plural(request.max_new_tokens, 'new token')}, batch {request.batch_size}"
 
 
 def plan_words(run: Run) -> str:
@@ -229,12 +229,17 @@ def plan_words(run: Run) -> str:
     return f"{plural(run.plan.rounds, 'round')} x {plural(run.plan.num_iters, 'sample')}"
 
 
+def source_words(run: Run) -> str:
+    """Where the weights come from; nothing where that is just the model's name."""
+    source = plain(run.model.source)
+    parts = [source if source != plain(run.model.name) else "", "random weights" if run.model.load_format == "dummy" else ""]
+    return ", ".join(part for part in parts if part)
+
+
 def model_words(run: Run) -> str:
     """The model's name, and its source where that says more."""
-    name, source = plain(run.model.name), plain(run.model.source)
-    if run.model.load_format == "dummy":
-        source = ", ".join(part for part in (source, "random weights") if part)
-    return f"{name} ({source})" if source and source != name else name
+    source = source_words(run)
+    return f"{plain(run.model.name)} ({source})" if source else plain(run.model.name)
 
 
 def run_words(run: Run) -> str:

@@ -37,6 +37,14 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: max(0, length - 1)].rstrip() + "…"
 
 
+def shorten_middle(text: str, length: int) -> str:
+    """At most `length` characters, cut in the middle: labels often differ at their ends."""
+    if len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
+
+
 def decimals_for(value: float, digits: int) -> int:
     """How many decimals show `value` with that many significant digits; 0 where the integer part has them already."""
     if value == 0 or not math.isfinite(value):
