@@ -107,8 +107,7 @@ def _limit(run: Run, bandwidth: Bandwidth | None) -> str:
     if bandwidth is None:
         return f"{known}; read bandwidth is probed beside each row"
     limit, reason = limit_tokens_per_s([bandwidth], reads, run.request.batch_size)
-    if bandwidth.gb_per_s is not None:
-        known += f", memory gives {number(bandwidth.gb_per_s)} GB/s"
     if limit is None:
-        return f"unknown: {plain(reason or 'not probed')}" if bandwidth.gb_per_s is None else f"{known}; no limit: {plain(reason or '')}"
-    return f"{number(limit)} tokens/s{'' if run.request.batch_size == 1 else ' for all sequences'}: {known}"
+        return f"unknown: {plain(reason or 'read bandwidth was not probed')}"
+    together = "" if run.request.batch_size == 1 else " for all sequences together"
+    return f"{number(limit)} tokens/s{together}: {known}, memory gives {number(bandwidth.gb_per_s)} GB/s"

@@ -87,11 +87,10 @@ class Lines:
         pass
 
     def _write(self, text: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
-            self._stream.write(text)
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
             self._stream.flush()
-        except UnicodeError:
-            self._stream.write(text.encode("ascii", "replace").decode("ascii"))
         except (OSError, ValueError):  # ValueError: the stream was closed
             pass
 
