@@ -22,8 +22,8 @@ class Progress(Protocol):
     def start(self, run: Run) -> None:
         """The run as planned."""
 
-    def block(self, label: str, round: int, rounds: int) -> None:
-        """A variant's block begins; round counts from 0."""
+    def block(self, label: str, round_number: int, rounds: int) -> None:
+        """A variant's block begins; round_number counts from 0."""
 
     def step(self, text: str) -> None:
         """What happens now: "loading", "warming up 1 of 2 (compiles here)", "sample 2 of 3"."""
@@ -50,7 +50,7 @@ class Silent:
     """Nothing at all."""
 
     def start(self, run: Run) -> None: ...
-    def block(self, label: str, round: int, rounds: int) -> None: ...
+    def block(self, label: str, round_number: int, rounds: int) -> None: ...
     def step(self, text: str) -> None: ...
     def done(self, block: Block) -> None: ...
     def message(self, text: str) -> None: ...
@@ -64,20 +64,17 @@ class Lines:
         self._stream = stream
         self._run: Run | None = None
         self._label, self._place = "", ""
-        self._total = self._ended = 0
 
     def start(self, run: Run) -> None:
-        self._run, self._ended = run, 0
-        self._total = len(run.rows) * run.plan.rounds
+        self._run = run
 
-    def block(self, label: str, round: int, rounds: int) -> None:
-        self._label, self._place = plain(label), f"round {round + 1} of {rounds}"
+    def block(self, label: str, round_number: int, rounds: int) -> None:
+        self._label, self._place = plain(label), f"round {round_number + 1} of {rounds}"
 
     def step(self, text: str) -> None:
         pass
 
     def done(self, block: Block) -> None:
-        self._ended += 1
         self._write(f"{self._place}  {self._label}  {_outcome(self._run, block)}\n")
 
     def message(self, text: str) -> None:
@@ -109,8 +106,8 @@ class Live(Lines):
         super().start(run)
         self._began = self._clock()
 
-    def block(self, label: str, round: int, rounds: int) -> None:
-        super().block(label, round, rounds)
+    def block(self, label: str, round_number: int, rounds: int) -> None:
+        super().block(label, round_number, rounds)
         self._step = ""
         self._draw()
 
@@ -132,8 +129,7 @@ class Live(Lines):
     def _draw(self) -> None:
         from rich.cells import cell_len, set_cell_size
 
-        counted = f"block {min(self._ended + 1, self._total)} of {self._total}" if self._total else ""
-        parts = (counted, self._place, self._label, self._step, duration(self._clock() - self._began))
+        parts = (self._place, self._label, self._step, duration(self._clock() - self._began))
         text = " · ".join(part for part in parts if part)
         room = max(10, _columns(self._stream) - 1)  # a full line would wrap, and then couldn't be drawn over
         if cell_len(text) > room:
