@@ -119,14 +119,16 @@ def _group(run: Run) -> _Group:
 
 
 def _bar_text(row: RowSummary) -> str:
-    parts = []
-    if row.tokens_per_s is not None:
-        parts.append(with_deviation(row.tokens_per_s, row.tokens_per_s_deviation))
-        if row.speedup is not None and not row.is_baseline:
-            parts.append(f"{number(row.speedup)}x")
+    """What stands beside a bar. The reason of a row that has a bar is left to the table: it would push the bars aside."""
+    if row.tokens_per_s is None:
+        words = "not measured" if row.status is Status.OK else row.status.words
+        return f"{words}: {plain(row.reason)}" if row.reason else words
+    parts = [with_deviation(row.tokens_per_s, row.tokens_per_s_deviation)]
+    if row.speedup is not None and not row.is_baseline:
+        parts.append(f"{number(row.speedup)}x")
     if row.status is not Status.OK:
-        parts.append(f"{row.status.words}: {plain(row.reason)}" if row.reason else row.status.words)
-    return "   ".join(parts) or "not measured"
+        parts.append(row.status.words)
+    return "   ".join(parts)
 
 
 def _limits(bars: Sequence[_Bar]) -> list[_Limit]:
@@ -221,9 +223,13 @@ class _Picture:
 
     def _fit(self, text: str, inches: float, size: float) -> str:
         """The text, shortened until it is no wider."""
-        while len(text) > 4 and self._inches(text, size) > inches:
-            text = shorten(text, len(text) - 1)
-        return text
+        if self._inches(text, size) <= inches:
+            return text
+        fits, longer = 1, len(text)
+        while longer - fits > 1:
+            middle = (fits + longer) // 2
+            fits, longer = (middle, longer) if self._inches(shorten(text, middle), size) <= inches else (fits, middle)
+        return shorten(text, fits)
 
     def _write(self, x: float, y: float, text: str, **style: Any) -> None:
         """Text at inches from the lower left corner."""

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from llmbench.protocol import Run, Status
-from llmbench.results.summary import RowSummary
+from llmbench.results.summary import RowSummary, good_samples
 from llmbench.views.text import DASH, date, number, plain, plural, with_deviation
 
 Rows = Sequence[RowSummary]
@@ -225,8 +225,14 @@ def request_words(run: Run) -> str:
 
 
 def plan_words(run: Run) -> str:
-    """`5 rounds x 3 samples`: as planned; a row's own counts are among its details."""
-    return f"{plural(run.plan.rounds, 'round')} x {plural(run.plan.num_iters, 'sample')}"
+    """`5 rounds x 3 samples`, as measured: `2 of 5 rounds x 1 to 3 samples` where a budget, a failure or Ctrl-C cut it short."""
+    counts = [[count for block in row.blocks if (count := len(good_samples(run, block)))] for row in run.rows]
+    samples = {count for row in counts for count in row}
+    if not samples:
+        return ""
+    rounds, least, most = max(map(len, counts)), min(samples), max(samples)
+    of_rounds = plural(rounds, "round") if rounds >= run.plan.rounds else f"{rounds} of {plural(run.plan.rounds, 'round')}"
+    return f"{of_rounds} x {plural(most, 'sample') if least == most else f'{least} to {most} samples'}"
 
 
 def source_words(run: Run) -> str:

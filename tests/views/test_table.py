@@ -63,6 +63,11 @@ def test_head_names_model_device_request_and_date(run: Run) -> None:
     assert "2026-11-30 23:30 UTC" in text
 
 
+def test_head_tells_how_much_was_cut() -> None:
+    run = make_run([make_row("eager", [make_block(0), make_block(1, (2.0,)), make_block(2, ())])])
+    assert "2 of 3 rounds x 1 to 3 samples" in render([run], width=200)
+
+
 def test_runs_are_grouped_by_model() -> None:
     text = render([make_run(), make_run(name="phi-2"), make_run(new_tokens=50, rows=rows_at({"eager": 3.0}, new_tokens=50))], width=120)
     assert text.count("smollm2-135m (") == 1
