@@ -188,11 +188,12 @@ def _natural(value: Any) -> bool:
 
 def _check_cover(entries: dict[str, TensorEntry], where: Path, data_start: int, size: int) -> None:
     """The tensors must lie end to end from the header to the file's end, as the format demands."""
+    for entry in entries.values():
+        end = entry.offset + entry.nbytes
+        if end > size:
+            raise CheckpointError(f"{where} is cut off: tensor {shown(entry.name)} ends at byte {end}, but the file has {size}")
     position, last = data_start, "the header"
     for entry in sorted(entries.values(), key=lambda entry: (entry.offset, entry.nbytes)):
-        if entry.offset + entry.nbytes > size:
-            end = entry.offset + entry.nbytes
-            raise CheckpointError(f"{where} is cut off: tensor {shown(entry.name)} ends at byte {end}, but the file has {size}")
         if entry.offset < position:
             raise CheckpointError(f"{where}: tensor {shown(entry.name)} overlaps {shown(last)} at byte {entry.offset}")
         if entry.offset > position:
