@@ -67,12 +67,12 @@ class TiktokenFile:
         self.size = len(self._ranks) + SPECIAL_COUNT
         self._split: Any = None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool) -> list[int]:
         from tokenizers import Regex, pre_tokenizers
 
         if self._split is None:
             self._split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
-        ids: list[int] = []
+        ids: list[int] = [self._special[SPECIAL[0]]] if special else []
         for part in re.split("(" + "|".join(map(re.escape, SPECIAL)) + ")", text):
             if part in self._special:
                 ids.append(self._special[part])

@@ -26,7 +26,9 @@ class _Backend(Protocol):
     file: str
     size: int  # ids of its own vocabulary are below this; added tokens may lie above
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, special: bool) -> list[int]:
+        """special: with the tokens that the file's own rules put around a text."""
+        ...
 
     def decode(self, ids: list[int]) -> str: ...
 
@@ -67,7 +69,7 @@ class Tokenizer:
         add_bos = settings.get("add_bos_token")
         if add_bos is not None and not isinstance(add_bos, bool):
             raise CheckpointError(f"{path / 'tokenizer_config.json'}: add_bos_token is {shown(add_bos)}, not true or false")
-        if add_bos is None and (backend.file == "tokenizer.model" or settings.get("tokenizer_class") in BOS_CLASSES):
+        if add_bos is None and settings.get("tokenizer_class") in BOS_CLASSES:
             add_bos = True
         return cls(backend, path, config, bos_id, add_bos)
 
@@ -80,12 +82,12 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise CheckpointError(f"the prompt is not valid UTF-8 text at character {error.start}") from None
-        ids = self._backend.encode(text)
-        has_bos = bool(ids) and ids[0] == self.bos_id
-        if self.add_bos is True and not has_bos and self.bos_id is not None and self.bos_id >= 0:
-            ids = [self.bos_id, *ids]
-        elif self.add_bos is False and has_bos and self._backend.decode(ids) == self._backend.decode(ids[1:]):
-            ids = ids[1:]  # put there by the post-processor, not by the text
+        if self.add_bos is None:
+            ids = self._backend.encode(text, True)
+        else:
+            ids = self._backend.encode(text, False)
+            if self.add_bos and self.bos_id is not None and self.bos_id >= 0:
+                ids = [self.bos_id, *ids]
         if ids and max(ids) >= self.vocab:
             raise CheckpointError(
                 f"{self.path / self._backend.file} gives the id {max(ids)}, but config.json's vocab_size is {self.vocab}: they don't fit"
@@ -132,9 +134,9 @@ class _Fast:
         self._tokenizer.no_padding()
         self.size = max(vocabulary.values(), default=-1) + 1
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool) -> list[int]:
         try:
-            return list(self._tokenizer.encode(text).ids)
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
         except BaseException as error:
             raise _refusal(error, Path(self.file)) from None
 
@@ -169,8 +171,8 @@ class _SentencePiece:
         if self.size == 0:
             raise CheckpointError(f"{path / self.file} is neither a sentencepiece model nor tiktoken ranks")
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._processor.encode(text))
+    def encode(self, text: str, special: bool) -> list[int]:
+        return list(self._processor.encode(text, add_bos=special))
 
     def decode(self, ids: list[int]) -> str:
         known = [number for number in ids if number < self.size and not self._processor.is_control(number)]
