@@ -20,6 +20,7 @@ from llmbench.checkpoints.catalog import suggest
 from llmbench.checkpoints.config import read_config
 from llmbench.checkpoints.errors import CheckpointError, one_line
 from llmbench.checkpoints.kept import need_disk, size_words
+from llmbench.checkpoints.resume import fetch_blob
 from llmbench.checkpoints.tensor_files import INDEX, SINGLE, read_entries
 
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9._-]{1,96}")
@@ -135,7 +136,11 @@ def _download(repository: str, wanted: str, commit: str, files: list[str], sizes
         if name in missing and sizes[name] > 10**7:
             progress(f"downloading {name} ({size_words(sizes[name])})")
         try:
-            got = Path(huggingface_hub.hf_hub_download(repository, name, revision=commit, etag_timeout=API_TIMEOUT_S))
+            if name in missing and name.endswith(".safetensors"):
+                fetch_blob(repository, name, commit, API_TIMEOUT_S)
+            # The first file by the name asked for, so that the cache learns which commit that is.
+            asked = wanted if name == "config.json" else commit
+            got = Path(huggingface_hub.hf_hub_download(repository, name, revision=asked, etag_timeout=API_TIMEOUT_S))
         except Exception as error:
             raise _explain(error, repository, wanted, f"downloading {name}") from None
         if sizes[name] and got.stat().st_size != sizes[name]:
@@ -144,6 +149,8 @@ def _download(repository: str, wanted: str, commit: str, files: list[str], sizes
             )
         if name == "config.json":
             folder = got.parent
+            if folder.name != commit:
+                raise CheckpointError(f"{repository}@{wanted} changed while it was being downloaded; call again")
             read_config(folder)
     assert folder is not None  # config.json is always among the files
     return folder
