@@ -262,13 +262,13 @@ def _print_card(prepared: Prepared, estimate: float | None, to_stdout: bool) -> 
     stream = sys.stdout if to_stdout else sys.stderr
     text = card(
         prepared.run,
-        left_out=[f"{name}: {why}" for name, why in prepared.left_out.items()],
+        left_out={name: str(why) for name, why in prepared.left_out.items()},
         estimate_s=estimate,
         bandwidth=prepared.bandwidth,
         width=_width(),
         color=_color(stream),
     )
-    typer.echo(text, file=stream)
+    typer.echo(text.rstrip(), file=stream)
 
 
 def _report(

@@ -16,7 +16,22 @@ from typing import TYPE_CHECKING, Any
 from llmbench import __version__, machine
 from llmbench.block import utc_now
 from llmbench.engines.registry import EngineSpec, Problem, UnknownEngine, engines, problem
-from llmbench.protocol import Bandwidth, Job, Machine, Model, Plan, Request, Row, Run, Sampling, Status, Variant, decode, encode
+from llmbench.protocol import (
+    Bandwidth,
+    CheckpointRef,
+    Job,
+    Machine,
+    Model,
+    Plan,
+    Request,
+    Row,
+    Run,
+    Sampling,
+    Status,
+    Variant,
+    decode,
+    encode,
+)
 from llmbench.results import files
 from llmbench.schedule import Contestant, Progress, Schedule, worker_environment
 from llmbench.supervise import Worker, WorkerFailed
@@ -245,22 +260,40 @@ def _check_writable(results: Path) -> None:
 
 
 def _resolve(options: Options, dry_run: bool, say: Callable[[str], None]) -> Resolved:
+    """The checkpoint; in a dry run only what is here already, else the catalog's shape."""
     from llmbench.checkpoints.errors import CheckpointError
     from llmbench.checkpoints.fetch import resolve
 
+    shape = _shape_only(options.model) if dry_run else None
+    if shape is not None and options.load_format == "dummy":
+        return shape  # the folder for random weights would be written
     try:
         return resolve(
             options.model,
             revision=options.revision,
             load_format=options.load_format,
             dummy_seed=options.seed,
-            offline=options.offline,
+            offline=options.offline or dry_run,
             home=options.home,
             progress=say,
-            dry_run=dry_run,
         )
     except CheckpointError as error:
+        if shape is not None:
+            return shape
         raise SetupError(str(error)) from None
+
+
+def _shape_only(model: str) -> Resolved | None:
+    """A catalog entry's shape, without any file; null for what isn't in the catalog."""
+    from llmbench.checkpoints import catalog
+    from llmbench.checkpoints.config import parse_config
+    from llmbench.checkpoints.fetch import Resolved
+
+    entry = catalog.find(model)
+    if entry is None or Path(model).is_dir():
+        return None
+    ref = CheckpointRef(entry.alias, "", "dummy", source=f"not here yet; the shape of {entry.hub_id}")
+    return Resolved(ref, parse_config(entry.config, "the catalog"), dict(entry.config))
 
 
 def _tokenizer(resolved: Resolved) -> Tokenizer | None:
@@ -268,7 +301,7 @@ def _tokenizer(resolved: Resolved) -> Tokenizer | None:
     from llmbench.checkpoints.tokenizer import Tokenizer
 
     try:
-        return Tokenizer.open(Path(resolved.ref.path), resolved.config)
+        return Tokenizer.open(Path(resolved.ref.path), resolved.config) if resolved.ref.path else None
     except CheckpointError as error:
         raise SetupError(str(error)) from None
 

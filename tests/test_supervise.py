@@ -146,7 +146,8 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
         worker = Worker(Path(sys.argv[1]))
         worker.ask("open", timeout_s=60, target="llmbench.engines.fake:FakeEngine", job=json.loads(sys.argv[2]))
         worker.ask("load", timeout_s=60)
-        os.write(worker._commands, json.dumps({"number": 3, "do": "generate", "arguments": {"kind": "warmup", "max_new_tokens": 4}}).encode() + b"\\n")
+        command = {"number": 3, "do": "generate", "arguments": {"kind": "warmup", "max_new_tokens": 4}}
+        os.write(worker._commands, json.dumps(command).encode() + b"\\n")
         print(worker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
         """

@@ -1,0 +1,271 @@
+"""`llmbench compare` as a user calls it: real processes, the fake engine, real faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import compare, environment, llmbench, run_files, tiny_folder
+
+from llmbench.protocol import Status
+from llmbench.results.files import load
+
+QUICK = ("--rounds", 2, "--num-iters", 2, "--num-iters-warmup", 1)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    home = tmp_path_factory.mktemp("good")
+    return home, compare(home, "fake[tokens_per_s=100],fake[tokens_per_s=400]", *QUICK, "--baseline", "fake[tokens_per_s=100]")
+
+
+def test_a_good_run_is_shown_and_kept(good: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, done = good
+    assert done.returncode == 0, done.stderr
+    assert "fake[tokens_per_s=400]" in done.stdout
+    (path,) = run_files(home)
+    assert str(path) in done.stderr
+    assert path.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    run = load(path)
+    assert run.finished_at
+    assert [len(row.blocks) for row in run.rows] == [2, 2]
+    for row in run.rows:
+        assert row.status is Status.OK
+        for block in row.blocks:
+            assert [len(block.of_kind(kind)) for kind in ("warmup", "first_token", "sample")] == [1, 2, 2]
+            assert [len(sequence) for sequence in block.ids or []] == [8]
+            assert (path.parent / (block.log or "")).is_file()
+    assert [block.cold for block in run.rows[0].blocks] == [True, False]
+    assert run.request.prompt_ids == load(path).request.prompt_ids
+    assert len(run.request.prompt_ids) == 4
+
+
+def test_tokens_per_s_follow_from_the_raw_samples(good: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, _ = good
+    (path,) = run_files(home)
+    raw = json.loads(path.read_text())
+    shown = json.loads(llmbench(home, "show", path, "--format", "json").stdout)
+    for row, figures in zip(raw["rows"], shown["summary"], strict=True):
+        medians = [
+            statistics.median(
+                raw["request"]["max_new_tokens"] / sample["wall_s"] for sample in block["samples"] if sample["kind"] == "sample"
+            )
+            for block in row["blocks"]
+        ]
+        assert figures["tokens_per_s"] == pytest.approx(statistics.median(medians))
+    assert 2 < shown["summary"][1]["speedup"] < 4.5  # 100 against 400 tokens/s; a busy machine oversleeps
+
+
+def test_every_format_has_the_same_rows(good: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    home, _ = good
+    (path,) = run_files(home)
+    for name in ("table", "markdown", "csv", "jsonl", "json"):
+        done = llmbench(home, "show", path, "--format", name)
+        assert done.returncode == 0, done.stderr
+        assert "tokens_per_s=400" in done.stdout.replace("\\", "")
+        assert done.stderr == ""
+    assert llmbench(home, "plot", path, "-o", "bars.svg").returncode == 0
+    assert (home / "bars.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_a_failed_row_leaves_the_other_whole(tmp_path: Path) -> None:
+    done = compare(
+        tmp_path, "fake[fault=kill],fake[fault=hang,fault_at=load],fake[fault=short,fault_at=load],fake", *QUICK, "--timeout", "2"
+    )
+    assert done.returncode == 3, done.stderr
+    (path,) = run_files(tmp_path)
+    run = load(path)
+    assert [row.status for row in run.rows] == [Status.CRASHED, Status.TIMED_OUT, Status.WRONG_COUNT, Status.OK]
+    assert "SIGKILL" in (run.rows[0].reason or "")
+    assert "7 new ids came back instead of 8" in (run.rows[2].reason or "")
+    assert [len(block.of_kind("sample")) for block in run.rows[3].blocks] == [2, 2]
+    assert len(run.rows[0].blocks) == 1  # not tried again
+    assert "SIGKILL" in done.stdout
+
+
+def test_nothing_measured(tmp_path: Path) -> None:
+    done = compare(tmp_path, "fake[fault=vocabulary]", *QUICK)
+    assert done.returncode == 1
+    (path,) = run_files(tmp_path)
+    assert load(path).rows[0].status is Status.WRONG_COUNT
+    assert not path.with_suffix(".png").exists() or load(path).rows[0].blocks[0].of_kind("sample")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_and_shows_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
+    model = tiny_folder(tmp_path)
+    engines = "fake,fake[tokens_per_s=0.01]"
+    command = [sys.executable, "-m", "llmbench", "compare", "--model", model, "--load-format", "dummy", "--engines", engines]
+    command += [
+        "--input-len",
+        "4",
+        "--max-new-tokens",
+        "8",
+        "--rounds",
+        "2",
+        "--num-iters",
+        "1",
+        "--seed",
+        _seed_with_first("fake", engines),
+    ]
+    process = subprocess.Popen(command, env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("round 1 of 2  fake "):
+            break
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "fake" in out
+    (path,) = run_files(tmp_path)
+    run = load(path)
+    assert run.interrupted
+    assert run.rows[0].status is Status.OK
+    assert len(run.rows[0].blocks) == 1
+
+
+def _seed_with_first(label: str, engines: str) -> str:
+    """A seed under which `label` comes first in round 0."""
+    import random
+
+    for seed in range(100):
+        order = engines.split(",")
+        random.Random(f"{seed}/0").shuffle(order)
+        if order[0] == label:
+            return str(seed)
+    raise AssertionError
+
+
+def test_a_killed_parent_leaves_a_whole_run_file(tmp_path: Path) -> None:
+    model = tiny_folder(tmp_path)
+    engines = "fake,fake[tokens_per_s=0.01]"
+    command = [sys.executable, "-m", "llmbench", "compare", "--model", model, "--load-format", "dummy", "--engines", engines]
+    command += [
+        "--input-len",
+        "4",
+        "--max-new-tokens",
+        "8",
+        "--rounds",
+        "2",
+        "--num-iters",
+        "1",
+        "--seed",
+        _seed_with_first("fake", engines),
+    ]
+    process = subprocess.Popen(command, env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("round 1 of 2  fake "):
+            break
+    process.kill()
+    process.communicate(timeout=60)
+    (path,) = run_files(tmp_path)
+    run = load(path)
+    assert run.finished_at is None
+    assert len(run.rows[0].blocks) == 1
+    assert run.rows[0].blocks[0].of_kind("sample")
+
+
+def test_a_time_budget_cuts_and_says_so(tmp_path: Path) -> None:
+    done = compare(tmp_path, "fake", "--rounds", 1000, "--num-iters", 3, "--num-iters-warmup", 1, "--time-budget", "3s")
+    assert done.returncode == 0, done.stderr
+    (path,) = run_files(tmp_path)
+    run = load(path)
+    assert 1 <= len(run.rows[0].blocks) < 1000
+    assert any("time budget of 3 s" in note for note in run.notes)
+
+
+def test_another_interpreter_runs_an_engine(tmp_path: Path) -> None:
+    """--python: here the same interpreter behind a wrapper without site-packages."""
+    wrapper = tmp_path / "bare-python"
+    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    wrapper.chmod(0o755)
+    done = compare(tmp_path, "fake", "--python", f"fake={wrapper}", "--rounds", 1)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--engines", "egaer"), "did you mean eager"),
+        (("--engines", "eager[mode"), "can't read"),
+        (("--max-new-tokens", "0"), "--max-new-tokens must be at least 1"),
+        (("--max-new-tokens", "61"), "context of 64"),
+        (("--batch-size", "-1"), "--batch-size"),
+        (("--rounds", "0"), "--rounds"),
+        (("--num-iters", "0"), "--num-iters"),
+        (("--temperature", "nan"), "--temperature"),
+        (("--top-k", "5"), "--top-k needs --temperature"),
+        (("--prompt", "x"), "give one of"),
+        (("--dtype", "int4"), "unknown dtype 'int4'"),
+        (("--device", "mps"), "'mps' is not supported"),
+        (("--device", "cuda:x"), "'cuda:x' is not supported"),
+        (("--time-budget", "soon"), "no duration"),
+        (("--load-format", "pickle"), "unknown --load-format"),
+        (("--python", "fake"), "ENGINE=PATH"),
+        (("--python", "nope=/bin/true"), "unknown engine 'nope'"),
+        (("--baseline", "eager"), "not among what is run"),
+        (("--format", "xml"), "table, markdown"),
+        (("--output", "no/such/folder/x"), "no such folder"),
+        (("--chart", "x.gif"), ".png and .svg"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_measures_nothing(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = compare(tmp_path, "fake", "--dry-run", *arguments)
+    assert done.returncode == 2, done.stderr + done.stdout
+    assert words in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert not run_files(tmp_path)
+
+
+def test_a_device_that_is_not_here(tmp_path: Path) -> None:
+    done = compare(tmp_path, "fake", "--device", "cuda:99")
+    assert done.returncode == 2
+    assert "'cuda:99' is not here" in done.stderr
+    assert not run_files(tmp_path)
+
+
+def test_an_unknown_model_gets_near_matches(tmp_path: Path) -> None:
+    done = llmbench(tmp_path, "compare", "--model", "smolm2-135m", "--dry-run")
+    assert done.returncode == 1
+    assert "smollm2-135m" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["a file", "no permission"])
+def test_a_place_that_cannot_keep_results_is_told_first(tmp_path: Path, place: str) -> None:
+    if place == "a file":
+        (tmp_path / "results").write_text("")
+    elif os.geteuid() == 0:
+        (tmp_path / "results").symlink_to("/proc/self")  # root may write anywhere but there
+    else:
+        (tmp_path / "results").mkdir(mode=0o500)
+    done = compare(tmp_path, "fake", "--dry-run")
+    assert done.returncode == 1
+    assert "results can't be written" in done.stderr
+
+
+def test_a_dry_run_writes_nothing_and_imports_no_torch(tmp_path: Path) -> None:
+    model = tiny_folder(tmp_path)
+    script = (
+        "import sys\nfrom llmbench.cli import app\n"
+        f"sys.argv = ['llmbench', 'compare', '--model', {str(model)!r}, '--load-format', 'dummy', '--max-new-tokens', '8', '--dry-run']\n"
+        "try:\n    app()\nexcept SystemExit as done:\n    assert not done.code, done.code\n"
+        "heavy = {'torch', 'transformers', 'openvino', 'onnxruntime', 'tensorrt', 'tensorrt_llm'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "eager" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
