@@ -30,10 +30,13 @@ class Status(str, enum.Enum):
     UNAVAILABLE = "unavailable"  # the engine's library, tool or device isn't here
     UNSUPPORTED = "unsupported"  # it is here, but can't do this request: dtype, quantization, length, batch
     INTERRUPTED = "interrupted"  # Ctrl-C
-    IMPLAUSIBLE = "implausible"  # faster than the memory can be read
+    NONDETERMINISTIC = "nondeterministic"  # the same request gave other ids
+    IMPLAUSIBLE = "implausible"  # faster than the memory can be read, or the prompt came from an earlier request's cache
+    INACCURATE = "inaccurate"  # its logits or ids are further from the reference than its dtype explains
     WRONG_COUNT = "wrong_count"  # not exactly max_new_tokens ids in the vocabulary for each sequence
     TIMED_OUT = "timed_out"
-    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_HOST_MEMORY = "out_of_host_memory"
+    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
     BUILD_FAILED = "build_failed"
     LOAD_FAILED = "load_failed"
     FAILED = "failed"  # an error while generating
@@ -118,13 +121,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed generation. `kind`: "warmup", "sample" (max_new_tokens new tokens) or "first_token" (one new token)."""
+    """One timed generation.
+
+    `kind`: "warmup", "sample" (max_new_tokens new tokens), "first_token" (one new token), "fresh_first_token" (one new token after a prompt
+    of the same length that this process has not seen before).
+    """
 
     kind: str
     wall_s: float
     new_tokens: tuple[int, ...]  # counted by the worker, one entry for each sequence
     ids_sha256: str  # of all new ids: equal digests are equal generations
     started_s: float = 0.0  # seconds after the block began
+    energy_j: float | None = None  # of the device or the processor package, where a counter exists
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,46 @@ class Bandwidth:
     last_level_cache_bytes: int | None = None
 
 
+@dataclass(frozen=True)
+class MachineState:
+    """The machine at one moment, read between blocks by the parent. Null where this machine doesn't tell, never zero for that."""
+
+    load_1m: float | None = None  # processes that wanted a CPU, mean of the last minute
+    cpu_steal_s: float | None = None  # counter: CPU seconds that the hypervisor gave to others, all CPUs
+    cpu_busy_s: float | None = None  # counter: CPU seconds at work, all CPUs and processes
+    cpu_throttled_s: float | None = None  # counter: seconds that the control group's quota held this group back
+    cpu_mhz: float | None = None  # mean over CPUs
+    cpu_temperature_c: float | None = None
+    memory_available_bytes: int | None = None
+    gpu_sm_mhz: float | None = None
+    gpu_memory_mhz: float | None = None
+    gpu_temperature_c: float | None = None
+    gpu_power_w: float | None = None
+    gpu_throttle_reasons: tuple[str, ...] = ()
+    gpu_foreign_processes: int | None = None  # processes on the device that are not this run's
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far a variant's arithmetic is from float32 on the same weights, and how far its weights are from the unquantised model.
+
+    Errors are root mean squares of the difference of logits over the reference's root mean square, both centred per position; sums in
+    float64. `passed` is decided by `error` or, where the engine gives no logits, by its greedy ids; quality never fails a row.
+    """
+
+    method: str  # "logits", "ids" or "skipped"
+    passed: bool
+    reason: str | None = None  # why it failed, or why it was skipped
+    positions: int = 0  # logits or ids compared
+    error: float | None = None
+    eager_error: float | None = None  # of eager PyTorch in the same dtype on the same ids
+    tolerance: float | None = None  # the greatest error that passes
+    first_difference: int | None = None  # the first new id that is not the reference's most likely one; null where all are
+    first_margin: float | None = None  # how much more likely the reference holds its own id there, in logits
+    quality_kl: float | None = None  # mean Kullback-Leibler divergence from the unquantised model, nats
+    quality_top1: float | None = None  # share of positions with the unquantised model's most likely id
+
+
 @dataclass
 class Block:
     """One process of one variant: load, warm up, take samples."""
@@ -180,6 +228,9 @@ class Block:
     report: EngineReport | None = None
     memory: Memory = field(default_factory=Memory)
     bandwidth: list[Bandwidth] = field(default_factory=list)  # before loading and after the samples
+    state_before: MachineState | None = None
+    state_after: MachineState | None = None
+    accuracy: Accuracy | None = None  # of the block whose logits or ids were checked: each variant's first
     versions: dict[str, str] = field(default_factory=dict)
     log: str | None = None  # what the worker wrote to its stdout and stderr: a path relative to the run file
 
@@ -212,6 +263,11 @@ class Plan:
     seed: int = 0  # of the order within rounds
     time_budget_s: float | None = None
     timeout_s: float = 1800.0  # for each step of a worker: load, one generation, ...
+    quick: bool = False  # one round, so no verdict
+    interleave: bool = False  # the processes of a round live side by side and take single samples in turn (ABBA)
+    min_effect: float = 0.02  # a ratio nearer to 1 than this makes no difference to anyone
+    confidence: float = 0.95  # of all intervals of a run together
+    accuracy: bool = True
 
 
 @dataclass
@@ -263,6 +319,8 @@ class Run:
     command: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what was cut or left out, in words
     suite_id: str | None = None
+    aa: bool = False  # the same variant under several names: what it shows is this machine's noise floor
+    noise_floor: float | None = None  # relative: the newest A/A run's on this machine; smaller differences are undecided
     llmbench_version: str = ""
     schema_version: int = SCHEMA_VERSION
 

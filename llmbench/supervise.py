@@ -175,7 +175,7 @@ class Worker:
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in {entry.value for entry in signal.Signals} else f"signal {-code}"
             if -code == signal.SIGKILL and _oom_kills() > self._oom_kills:
-                return WorkerFailed(Status.OUT_OF_MEMORY, f"killed by the kernel during {do!r}: host memory ran out")
+                return WorkerFailed(Status.OUT_OF_HOST_MEMORY, f"killed by the kernel during {do!r}: host memory ran out")
             return WorkerFailed(Status.CRASHED, f"the worker was ended by {name} during {do!r}")
         return WorkerFailed(Status.CRASHED, f"the worker left with exit code {code} during {do!r}, without an answer")
 

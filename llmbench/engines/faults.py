@@ -19,6 +19,7 @@ _OUT_OF_MEMORY_TEXTS = (
     "std::bad_alloc",
     "cublas_status_alloc_failed",
 )
+_DEVICE_TEXTS = ("cuda", "cublas", "gpu", "hip error")
 
 
 def classify(error: BaseException) -> Status | None:
@@ -31,6 +32,8 @@ def classify(error: BaseException) -> Status | None:
             return current.status
         text = str(current).lower()
         if type(current).__name__ in _OUT_OF_MEMORY_CLASSES or any(words in text for words in _OUT_OF_MEMORY_TEXTS):
-            return Status.OUT_OF_MEMORY
+            # torch's OutOfMemoryError stands for its device allocators alone.
+            device = type(current).__name__ == "OutOfMemoryError" or any(words in text for words in _DEVICE_TEXTS)
+            return Status.OUT_OF_DEVICE_MEMORY if device else Status.OUT_OF_HOST_MEMORY
         current = current.__cause__ or current.__context__
     return None

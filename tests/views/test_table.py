@@ -83,9 +83,9 @@ def test_null_columns_are_left_out_with_their_reason() -> None:
 
 
 def test_no_baseline_no_ratio() -> None:
-    bad = make_row("eager", status=Status.OUT_OF_MEMORY, reason="16 GiB asked")
+    bad = make_row("eager", status=Status.OUT_OF_HOST_MEMORY, reason="16 GiB asked")
     text = render([make_run([bad, *rows_at({"torch-compile": 61.9})])], width=120)
-    assert "no ratio: the baseline eager is no good row (out of memory)" in text
+    assert "no ratio: the baseline eager is no good row (out of host memory)" in text
     assert "ratio" not in line_of(text, "engine")
 
 
