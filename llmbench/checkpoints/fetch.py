@@ -63,8 +63,9 @@ def resolve(
     if folder is not None:
         if revision is not None:
             raise CheckpointError(f"--revision {revision} goes with a model of the hub, but {model} is a folder")
-        source = (checked_source(folder) or {}).get("source", f"folder {folder}")
-        return _finish(model, folder, source, dummy, dummy_seed)
+        says = (checked_source(folder) or {}).get("source")
+        source = f"folder {folder}" + (f", by its own word {says}" if says else "")
+        return _finish(model, folder, says if says and folder.parent == checkpoints else source, dummy, dummy_seed)
     entry = find(model)
     if entry is None and HUB_ID.fullmatch(model) is None:
         near = suggest(model)
@@ -187,6 +188,6 @@ def kept(home: Path) -> list[Kept]:
                 record = json.loads(place.read_bytes())
                 source = f"hub {record['repository']}@{record['commit'][:12]}"
                 found.append(Kept(place.stem, source, Path(record["snapshot"]), sum(record["files"].values())))
-        except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
             continue
     return found

@@ -13,7 +13,8 @@ from typing import Any
 
 from llmbench.checkpoints.errors import CheckpointError, shown
 
-MAX_JSON_BYTES = 16 * 2**20
+#: Far above any supported model's config, index or tokenizer settings. Python objects take some 20 times the bytes of hostile JSON.
+MAX_JSON_BYTES = 4 * 2**20
 
 
 def inside(folder: Path, name: str) -> Path:

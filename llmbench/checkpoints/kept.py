@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmbench.checkpoints.errors import CheckpointError, shown
+from llmbench.checkpoints.errors import CheckpointError, one_line, shown
+from llmbench.checkpoints.files import read_json
 
 #: Says in a folder that llmbench made what it is and where it came from.
 SOURCE_FILE = "LLMBENCH_SOURCE.json"
@@ -43,16 +44,13 @@ def need_disk(folder: Path, nbytes: int, what: str) -> None:
 
 
 def checked_source(folder: Path) -> dict[str, Any] | None:
-    """What SOURCE_FILE of a finished folder says; null where the folder isn't there."""
-    try:
-        source = json.loads((folder / SOURCE_FILE).read_bytes())
-    except FileNotFoundError:
+    """What SOURCE_FILE of a folder says; null where it has none. Raises CheckpointError where it can't be read."""
+    if not (folder / SOURCE_FILE).exists():
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / SOURCE_FILE} can't be read ({error}): delete the folder to have it made again") from None
-    if not isinstance(source, dict) or not isinstance(source.get("source"), str):
-        raise CheckpointError(f"{folder / SOURCE_FILE} holds {shown(source)}: delete the folder to have it made again")
-    return source
+    source = read_json(folder, SOURCE_FILE)
+    if not isinstance(source.get("source"), str):
+        raise CheckpointError(f"{folder / SOURCE_FILE}: source is {shown(source.get('source'))}, not a text")
+    return {**source, "source": one_line(source["source"], 200)}
 
 
 def publish(folder: Path, make: Callable[[Path], None]) -> None:

@@ -27,7 +27,7 @@ DTYPE_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16"
 DTYPE_SIZES |= {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1}
 
 #: Far above any supported model's header, and small enough to be parsed without a thought for memory.
-MAX_HEADER_BYTES = 16 * 2**20
+MAX_HEADER_BYTES = 4 * 2**20
 PICKLES = ("*.bin", "*.pth", "*.pt", "*.ckpt")
 
 

@@ -1,7 +1,9 @@
 """A small checkpoint, damaged at random a few hundred times: it loads, or it is refused in one line; never another exception."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,8 +15,15 @@ from llmbench.checkpoints.dummy import write_shards
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.fetch import resolve
 from llmbench.checkpoints.tensor_files import INDEX, SINGLE
+from llmbench.checkpoints.tokenizer import Tokenizer
 
-EDITS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Raise the number to look for more; CI always takes the same examples.
+EDITS = settings(
+    max_examples=int(os.environ.get("LLMBENCH_TEST_EXAMPLES", "150")),
+    derandomize="CI" in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(
     SCALARS | st.integers(min_value=-(2**70), max_value=2**70),
@@ -33,6 +42,15 @@ def sharded(tmp_path_factory):
     folder = write_config(tmp_path_factory.mktemp("sharded"))
     write_shards(read_config(folder), folder, "bfloat16", 0, shard_bytes=4000)
     return folder
+
+
+@pytest.fixture(scope="module")
+def rules(smollm2):
+    """A real tokenizer.json as text, its vocabulary cut down to be quick."""
+    content = json.loads((Path(smollm2.ref.path) / "tokenizer.json").read_text())
+    content["model"]["vocab"] = {token: number for token, number in content["model"]["vocab"].items() if number < 40}
+    content["model"]["merges"], content["added_tokens"] = [], content["added_tokens"][:3]
+    return json.dumps(content)
 
 
 def fresh(source, tmp_path):
@@ -66,6 +84,8 @@ def test_bytes(small, tmp_path, data):
     content = bytearray((folder / name).read_bytes())
     head = 8 + int.from_bytes(content[:8], "little") if name == SINGLE else len(content)
     for _ in range(data.draw(st.integers(1, 4))):
+        if not content:
+            break
         place = data.draw(st.integers(0, min(head + 16, len(content)) - 1))
         kind = data.draw(st.sampled_from(["set", "insert", "delete", "cut"]))
         if kind == "set":
@@ -139,3 +159,30 @@ def test_config(small, tmp_path, data):
         changes["architectures"] = [data.draw(st.sampled_from(architectures))]
     write_config(folder, **changes)
     answers(folder, tmp_path)
+
+
+@EDITS
+@given(data=st.data())
+def test_tokenizer(small, rules, tmp_path, data):
+    folder = fresh(small, tmp_path)
+    content = json.loads(rules)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = content
+        while True:
+            keys = sorted(place) if isinstance(place, dict) else range(len(place))
+            key = data.draw(st.sampled_from(list(keys)))
+            if isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
+                place = place[key]
+                continue
+            place[key] = data.draw(VALUES)
+            break
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    try:
+        tokenizer = Tokenizer.open(folder, read_config(folder))
+        assert tokenizer is not None
+        tokenizer.decode(tokenizer.encode('"!" <|im_start|> 4 \u00bd'))
+    except CheckpointError as error:
+        reason = error.reason
+    else:
+        reason = "fits"
+    assert reason.isprintable()

@@ -39,6 +39,16 @@ def test_a_folder_wins_over_alias_and_hub_id(tmp_path, monkeypatch):
         assert found.raw["hidden_size"] == 16
 
 
+def test_a_folder_speaks_for_itself_only_in_its_own_name(tmp_path):
+    folder = write_small(tmp_path / "copied")
+    (folder / "LLMBENCH_SOURCE.json").write_text('{"source": "hub big/model\\n@1"}')
+    found = resolve(str(folder), home=tmp_path, progress=quiet)
+    assert found.ref.source == f"folder {folder}, by its own word hub big/model @1"
+    for content in ("[" * 100_000, "[]", '{"source": 1}'):
+        (folder / "LLMBENCH_SOURCE.json").write_text(content)
+        assert "LLMBENCH_SOURCE.json" in refusal(str(folder), tmp_path)
+
+
 def test_dummy_takes_the_shape_only(tmp_path):
     write_config(tmp_path / "mine")
     found = resolve(str(tmp_path / "mine"), home=tmp_path, progress=quiet, load_format="dummy", dummy_seed=5)

@@ -53,6 +53,13 @@ def test_length_beyond_the_file(folder):
     assert f"{folder / SINGLE} says that its header has {2**62} bytes, but the file has {len(data)}" in refusal(folder)
 
 
+def test_a_huge_header_is_not_read(folder):
+    with (folder / SINGLE).open("r+b") as stream:
+        stream.write((2**37).to_bytes(8, "little"))
+        stream.truncate(2**38)  # a hole: takes no space
+    assert f"says that its header has {2**37} bytes; more than" in refusal(folder)
+
+
 def test_cut_off(folder):
     data = (folder / SINGLE).read_bytes()
     (folder / SINGLE).write_bytes(data[:-1])
