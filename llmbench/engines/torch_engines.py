@@ -24,7 +24,7 @@ from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.faults import classify
 from llmbench.protocol import EngineReport, Job, Request, Status
 from llmbench.torchfast import generate as functions
-from llmbench.torchfast.model import Transformer
+from llmbench.torchfast.model import Transformer, run_block
 from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -203,7 +203,7 @@ class TorchCompileEngine(TorchEngine):
     """prefill and decode_one_token compiled, each as one graph with static shapes. Compiling happens in the first generations."""
 
     name = "torch-compile"
-    options = ("mode",)
+    options = ("mode", "regional")
 
     def supports(self, job: Job) -> None:
         """As for every torch engine, and there must be what Inductor compiles with."""
@@ -211,6 +211,9 @@ class TorchCompileEngine(TorchEngine):
         mode = job.variant.options.get("mode", "default")
         if mode not in COMPILE_MODES:
             raise Unsupported(f"torch-compile has no mode {mode!r}; known: {', '.join(COMPILE_MODES)}")
+        regional = job.variant.options.get("regional", False)
+        if not isinstance(regional, bool):
+            raise Unsupported(f"torch-compile's option regional is {regional!r}; it is true or false")
         missing = missing_compiler(self._device(job.device).type)
         if missing is not None:
             raise Unavailable(missing)
@@ -224,7 +227,11 @@ class TorchCompileEngine(TorchEngine):
         prefill_mode = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}.get(mode, mode)
         self.prefill = torch.compile(functions.prefill, fullgraph=True, dynamic=False, mode=prefill_mode)
         self.decode_one_token = torch.compile(functions.decode_one_token, fullgraph=True, dynamic=False, mode=mode)
-        return {"mode": mode, "prefill_mode": prefill_mode, "fullgraph": True}
+        regional = bool(job.variant.options.get("regional", False))
+        if regional:
+            # All layers are then calls of one compiled function: less to compile, and nothing is fused across a layer's edge.
+            self._loaded().run_block = torch.compiler.nested_compile_region(run_block)
+        return {"mode": mode, "prefill_mode": prefill_mode, "fullgraph": True, "regional": regional}
 
     def close(self) -> None:
         super().close()

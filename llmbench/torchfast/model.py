@@ -10,6 +10,7 @@ Shapes: B sequences, T positions, L the cache's length, D head_dim, H query head
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -28,6 +29,10 @@ class Embedding(nn.Embedding):
         """Nothing, as in Linear."""
 
 
+def run_block(block: Block, x: Tensor, cos: Tensor, sin: Tensor, input_pos: Tensor | None, mask: Tensor | None) -> Tensor:
+    return block(x, cos, sin, input_pos, mask)
+
+
 class Transformer(nn.Module):
     """A decoder-only Transformer. `setup_caches` comes before the first `prefill` or `step`."""
 
@@ -41,6 +46,8 @@ class Transformer(nn.Module):
         # A tied lm_head is the embedding table itself, so there is no second parameter to keep equal.
         self.lm_head = None if config.tied else Linear(config.hidden, config.vocab, config.lm_head_bias, dtype=dtype)
         self.length = 0
+        # How a layer is called: to have one function compiled once for all layers, a compiled engine puts its own here.
+        self.run_block: Callable[..., Tensor] = run_block
 
     def setup_caches(self, batch: int, length: int, device: torch.device | str) -> None:
         """Makes the KV caches, 2 x layers x [batch, kv_heads, length, head_dim], and the rotary tables for `length` positions."""
@@ -69,7 +76,7 @@ class Transformer(nn.Module):
         cos, sin = self.cos[:length, None], self.sin[:length, None]
         x = self.embed(ids)
         for block in self.blocks:
-            x = block(x, cos, sin, None, mask)
+            x = self.run_block(block, x, cos, sin, None, mask)
         # The other positions' logits would be a product with the whole vocabulary that nothing reads.
         return self.head(x[:, -1:] if last_only else x)
 
@@ -82,7 +89,7 @@ class Transformer(nn.Module):
         cos, sin = self.cos[input_pos, None], self.sin[input_pos, None]
         x = self.embed(ids)
         for block in self.blocks:
-            x = block(x, cos, sin, input_pos, mask)
+            x = self.run_block(block, x, cos, sin, input_pos, mask)
         return self.head(x)
 
     def head(self, x: Tensor) -> Tensor:

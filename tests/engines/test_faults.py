@@ -15,7 +15,10 @@ class OutOfMemoryError(RuntimeError):
     ("error", "status"),
     [
         (OutOfMemoryError("Tried to allocate 20.00 MiB"), Status.OUT_OF_DEVICE_MEMORY),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), Status.OUT_OF_HOST_MEMORY),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            Status.OUT_OF_HOST_MEMORY,
+        ),
         (MemoryError(), Status.OUT_OF_HOST_MEMORY),
         (RuntimeError("CUDA error: out of memory"), Status.OUT_OF_DEVICE_MEMORY),
         (EngineError("no", Status.BUILD_FAILED), Status.BUILD_FAILED),

@@ -132,7 +132,8 @@ def test_what_was_not_loaded_for_is_refused(job):
     [
         ({"dtype": "float64"}, "'float64'; known: float32, bfloat16, float16"),
         ({"quantization": "int8"}, "'int8'"),
-        ({"options": {"mood": "good"}}, "no option 'mood'; known: mode"),
+        ({"options": {"mood": "good"}}, "no option 'mood'; known: mode, regional"),
+        ({"options": {"regional": "yes"}}, "regional is 'yes'; it is true or false"),
         ({"options": {"mode": "warp"}}, "no mode 'warp'; known: default, reduce-overhead"),
     ],
 )
@@ -165,7 +166,7 @@ def test_a_cache_beyond_memory_is_out_of_memory(job):
     request = dataclasses.replace(REQUEST, batch_size=2**40)
     with pytest.raises(EngineError) as caught:
         EagerEngine().load(dataclasses.replace(job, request=request), None)
-    assert caught.value.status is Status.OUT_OF_MEMORY
+    assert caught.value.status is Status.OUT_OF_HOST_MEMORY
     assert "\n" not in caught.value.reason
 
 
@@ -184,14 +185,16 @@ def test_versions_name_torch():
 
 
 @pytest.mark.skipif(torch_engines.missing_compiler("cpu") is not None, reason=str(torch_engines.missing_compiler("cpu")))
-def test_compiled_gives_eagers_ids_and_compiles_once(job):
+@pytest.mark.parametrize("regional", [False, True])
+def test_compiled_gives_eagers_ids_and_compiles_once(regional, job):
+    job = with_variant(job, engine="torch-compile", options={"regional": regional})
     eager, compiled = EagerEngine(), TorchCompileEngine()
     eager.load(job, None)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled.supports(job)
     report = compiled.load(job, None)
-    assert report.settings["mode"] == "default"
+    assert (report.settings["mode"], report.settings["regional"]) == ("default", regional)
     assert compiled.generate(REQUEST) == eager.generate(REQUEST)
     stats = torch._dynamo.utils.counters["stats"]
     assert stats["unique_graphs"] == 2  # prefill and decode
