@@ -39,18 +39,27 @@ def _block(seed: int) -> Float32:
     return block
 
 
+def _tiles(name: str, numel: int) -> Iterator[slice]:
+    """Which parts of the block make up a tensor: from its own offset to the end, then whole blocks."""
+    start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") % BLOCK
+    while numel > 0:
+        tile = slice(start, min(start + numel, BLOCK))
+        start, numel = 0, numel - (tile.stop - tile.start)
+        yield tile
+
+
+def _around_one(name: str) -> bool:
+    return name.endswith("norm.weight")
+
+
 def chunks(name: str, numel: int, seed: int) -> Iterator[Float32]:
     """The `numel` values of tensor `name`, in order, as read-only float32 arrays of at most BLOCK elements.
 
     Norm weights are 1 + values, everything else values: normals x 0.02. The values depend on the name, the seed and the position only.
     """
-    block = _block(seed)
-    start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") % BLOCK
-    ones = name.endswith("norm.weight")
-    while numel > 0:
-        piece = block[start : start + numel]
-        start, numel = 0, numel - len(piece)
-        yield piece + np.float32(1) if ones else piece
+    for tile in _tiles(name, numel):
+        piece = _block(seed)[tile]
+        yield piece + np.float32(1) if _around_one(name) else piece
 
 
 def to_bfloat16(values: Float32) -> Bits16:
@@ -68,6 +77,14 @@ def stored(values: Float32, dtype: str) -> np.ndarray[Any, Any]:
     if dtype == "bfloat16":
         return to_bfloat16(values)
     return values.astype({"float32": "<f4", "float16": "<f2"}[dtype], copy=False)
+
+
+@lru_cache(maxsize=2)
+def _stored_block(seed: int, dtype: str, around_one: bool) -> np.ndarray[Any, Any]:
+    """The whole block as it lies in a file: rounding 14 GB once per value would take longer than writing them."""
+    block = _block(seed)
+    whole: np.ndarray[Any, Any] = np.ascontiguousarray(stored(block + np.float32(1) if around_one else block, dtype))
+    return whole
 
 
 def write_shards(config: ModelConfig, path: Path, dtype: str, seed: int, shard_bytes: int = 2 * 2**30) -> None:
@@ -143,5 +160,6 @@ def _write_shard(file: Path, tensors: dict[str, tuple[int, ...]], dtype: str, se
     with atomic(file) as stream:
         stream.write(header(tensors, dtype))
         for name, shape in tensors.items():
-            for piece in chunks(name, prod(shape), seed):
-                stream.write(memoryview(np.ascontiguousarray(stored(piece, dtype))).cast("B"))
+            block = _stored_block(seed, dtype, _around_one(name))
+            for tile in _tiles(name, prod(shape)):
+                stream.write(block[tile].data.cast("B"))
