@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
 from llmbench.engines.registry import EngineSpec
@@ -42,31 +43,67 @@ def utc_now() -> str:
 
 
 def measure_block(setup: BlockSetup, plan: Plan, block: Block, steps: Steps, iters_for: Callable[[float], int]) -> None:
-    """Fills `block`. A fault becomes its status and reason; Ctrl-C makes it interrupted and is raised again.
+    """Fills `block`, one step after the other. A fault becomes its status and reason; Ctrl-C makes it interrupted and is raised again.
 
     `iters_for` is asked once, with the last warm-up's seconds, how many samples to take: the time budget may want fewer.
     """
-    block.started_at = utc_now()
-    try:
-        with Worker(setup.log, python=setup.python, environment=setup.environment) as worker:
-            _Steps(setup, plan, block, steps, worker).run(iters_for)
-            worker.close()
-    except WorkerFailed as failure:
-        block.status, block.reason = failure.status, failure.reason
-    except KeyboardInterrupt:
-        block.status, block.reason = Status.INTERRUPTED, "interrupted"
-        raise
+    with BlockMeasurement(setup, plan, block, steps) as measurement:
+        if measurement.prepare():
+            iters = iters_for(measurement.warmup_s) if measurement.warmup_s is not None else plan.num_iters
+            for number in range(iters):
+                if not measurement.sample(number, iters):
+                    return
+            measurement.finish()
 
 
-class _Steps:
-    """The state that one block's steps share."""
+class BlockMeasurement:
+    """A block in the making, so that several can be interleaved: prepare, then sample as often as wanted, then finish.
 
-    def __init__(self, setup: BlockSetup, plan: Plan, block: Block, steps: Steps, worker: Worker) -> None:
-        self.setup, self.plan, self.block, self.steps, self.worker = setup, plan, block, steps, worker
+    Each of the three answers whether the block is still good. A fault ends the worker and becomes the block's status; the samples taken
+    before it stay. As a context manager it ends the worker, and marks the block interrupted where Ctrl-C ends the whole.
+    """
 
-    def run(self, iters_for: Callable[[float], int]) -> None:
-        new_tokens = self.setup.job.request.max_new_tokens
+    def __init__(self, setup: BlockSetup, plan: Plan, block: Block, steps: Steps) -> None:
+        self.setup, self.plan, self.block, self.steps = setup, plan, block, steps
+        self.warmup_s: float | None = None  # the last warm-up
+        self._worker: Worker | None = None
+        self._new_tokens = setup.job.request.max_new_tokens
+
+    def __enter__(self) -> BlockMeasurement:
+        self.block.started_at = utc_now()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._worker is not None:
+            self._worker.end()
+        if isinstance(error, KeyboardInterrupt):
+            self.block.status, self.block.reason = Status.INTERRUPTED, "interrupted"
+
+    def prepare(self) -> bool:
+        """Starts the worker, loads and warms up."""
+        return self._guard(self._prepare)
+
+    def sample(self, number: int, iters: int) -> bool:
+        """Takes sample `number` of `iters`, with a generation of one token before it."""
+        return self._guard(lambda: self._sample(number, iters))
+
+    def finish(self) -> bool:
+        """Reads memory and bandwidth, lets the worker leave."""
+        return self._guard(self._finish)
+
+    def _guard(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except WorkerFailed as failure:
+            self.block.status, self.block.reason = failure.status, failure.reason
+            if self._worker is not None:
+                self._worker.end()
+            return False
+        return True
+
+    def _prepare(self) -> None:
         self.steps.step("starting")
+        self._worker = Worker(self.setup.log, python=self.setup.python, environment=self.setup.environment)
         self.block.versions = self._ask("open", target=self.setup.spec.target, job=encode(self.setup.job))["versions"]
         self._probe_bandwidth()
         self.steps.step("loading")
@@ -74,24 +111,26 @@ class _Steps:
         self.block.load_s = loaded["load_s"]
         self.block.report = decode(EngineReport, loaded["report"])
         self._end_phase("load", baseline_bytes=loaded["baseline_bytes"])
-
-        compiles = " (compiles here)" if self.setup.spec.compiles else ""
-        warmup = None
         for number in range(self.plan.num_iters_warmup):
-            self.steps.step(f"warming up {number + 1} of {self.plan.num_iters_warmup}{compiles if number == 0 else ''}")
-            warmup = self._generate("warmup", new_tokens)
+            compiles = " (compiles here)" if self.setup.spec.compiles and number == 0 else ""
+            self.steps.step(f"warming up {number + 1} of {self.plan.num_iters_warmup}{compiles}")
+            self.warmup_s = self._generate("warmup", self._new_tokens).wall_s
         self._end_phase("warmup")
 
-        iters = iters_for(warmup.wall_s) if warmup else self.plan.num_iters
-        for number in range(iters):
-            self.steps.step(f"sample {number + 1} of {iters}")
-            self._generate("first_token", 1)
-            self._generate("sample", new_tokens, want_ids=number == iters - 1)
+    def _sample(self, number: int, iters: int) -> None:
+        self.steps.step(f"sample {number + 1} of {iters}")
+        self._generate("first_token", 1)
+        self._generate("sample", self._new_tokens, want_ids=number == iters - 1)
+
+    def _finish(self) -> None:
         self._end_phase("steady")
         self._probe_bandwidth()
+        assert self._worker is not None
+        self._worker.close()
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        return self.worker.ask(do, timeout_s=self.plan.timeout_s, **arguments)
+        assert self._worker is not None
+        return self._worker.ask(do, timeout_s=self.plan.timeout_s, **arguments)
 
     def _generate(self, kind: str, new_tokens: int, want_ids: bool = False) -> Sample:
         answer = self._ask("generate", kind=kind, max_new_tokens=new_tokens, want_ids=want_ids)
