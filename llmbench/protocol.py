@@ -187,8 +187,13 @@ class MachineState:
     gpu_memory_mhz: float | None = None
     gpu_temperature_c: float | None = None
     gpu_power_w: float | None = None
-    gpu_throttle_reasons: tuple[str, ...] = ()
+    gpu_throttle_reasons: tuple[str, ...] | None = None  # empty: nothing holds the clocks back
     gpu_foreign_processes: int | None = None  # processes on the device that are not this run's
+    read_at_s: float | None = None  # monotonic seconds since the machine started: the wall between two states is their difference
+    cpu_count: int | None = None  # CPUs that cpu_busy_s and cpu_steal_s sum over: all of the machine, usable by this process or not
+    own_cpu_s: float | None = None  # counter: CPU seconds of this process and of its workers, part of cpu_busy_s
+    gpu_power_throttled_s: float | None = None  # counter: seconds that the power limit held the clocks below what was asked for
+    gpu_thermal_throttled_s: float | None = None  # counter: the same for heat
 
 
 @dataclass(frozen=True)
@@ -296,6 +301,7 @@ class Model:
     config: dict[str, Any] = field(default_factory=dict)  # the resolved shape, as ModelConfig's fields
     load_format: str = "safetensors"
     parameters: int = 0
+    identity: str | None = None  # equal for copies of one checkpoint; see checkpoints.identity
     warnings: list[str] = field(default_factory=list)
 
 
