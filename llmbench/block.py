@@ -13,7 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
+from llmbench.machine_state import read_state
 from llmbench.plausibility import count_fault, vocabulary_fault
 from llmbench.protocol import Bandwidth, Block, EngineReport, Job, Plan, Sample, Status, decode, encode
 from llmbench.supervise import Worker, WorkerFailed
@@ -34,6 +36,7 @@ class BlockSetup:
     log: Path
     environment: dict[str, str]
     vocab: int
+    stamp: str  # of the checkpoint when the run began
     python: tuple[str, ...] = ()  # another interpreter, with its flags
 
 
@@ -103,6 +106,8 @@ class BlockMeasurement:
 
     def _prepare(self) -> None:
         self.steps.step("starting")
+        if stamp(Path(self.setup.job.checkpoint.path)) != self.setup.stamp:
+            raise WorkerFailed(Status.LOAD_FAILED, f"the checkpoint changed after the run began: {self.setup.job.checkpoint.path}")
         self._worker = Worker(self.setup.log, python=self.setup.python, environment=self.setup.environment)
         self.block.versions = self._ask("open", target=self.setup.spec.target, job=encode(self.setup.job))["versions"]
         self._probe_bandwidth()
