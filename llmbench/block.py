@@ -74,6 +74,7 @@ class BlockMeasurement:
 
     def __enter__(self) -> BlockMeasurement:
         self.block.started_at = utc_now()
+        self.block.state_before = read_state(self.setup.job.device)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -128,6 +129,7 @@ class BlockMeasurement:
         self._generate("sample", self._new_tokens, want_ids=number == iters - 1)
 
     def _finish(self) -> None:
+        self.block.state_after = read_state(self.setup.job.device)  # while the worker lives: clocks and throttling as under load
         self._end_phase("steady")
         self._probe_bandwidth()
         assert self._worker is not None

@@ -105,7 +105,7 @@ def reason_names(nvml: Any, mask: int) -> tuple[str, ...]:
 
 
 def foreign_processes(nvml: Any, handle: Any, own_pids: Collection[int], namespace: str | None = None) -> int | None:
-    """How many processes use the device beside those of the sessions that `own_pids` lead; null where it can't be told.
+    """How many processes use the device beside `own_pids`; null where it can't be told.
 
     NVML gives numbers of the machine's first PID namespace: in a container ours are others, so that with workers alive nothing can be said.
     Processes that only draw are not counted: a desktop's are always there.
@@ -115,11 +115,7 @@ def foreign_processes(nvml: Any, handle: Any, own_pids: Collection[int], namespa
         return None
     if own_pids and (namespace or _pid_namespace()) != _FIRST_PID_NAMESPACE:
         return 0 if not found else None
-    return sum(1 for pid in found if pid not in own_pids and _session(pid) not in own_pids)
-
-
-def _session(pid: int) -> int | None:
-    return _try(lambda: os.getsid(pid))
+    return len(found - set(own_pids))
 
 
 def _pid_namespace() -> str:

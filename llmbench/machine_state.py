@@ -43,8 +43,9 @@ _PROC, _SYS = Path("/proc"), Path("/sys")
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 
-def read_state(device: str, own_pids: Collection[int] = ()) -> MachineState:
-    """The machine now. device: "cpu" or "cuda:i"; own_pids: workers alive at the moment, which count as ours and not as others'."""
+def read_state(device: str) -> MachineState:
+    """The machine now. device: "cpu" or "cuda:i". This process and all that descends from it, workers alive among them, count as ours."""
+    own_pids = _descendants()
     return MachineState(
         load_1m=_load(),
         cpu_mhz=_cpu_mhz(),
@@ -151,24 +152,27 @@ def _cpu_counters() -> dict[str, Any]:
     }
 
 
-def _own_cpu_s(own_pids: Collection[int]) -> float | None:
-    """CPU seconds of this process and of all its children that have ended, and of the workers alive with theirs."""
+def _descendants() -> set[int]:
+    """The processes alive that descend from this one."""
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        for path in (_PROC / str(waiting.pop()) / "task").glob("*/children"):
+            fresh = {int(word) for word in (_text(path) or "").split()} - found
+            found |= fresh
+            waiting += fresh
+    return found
+
+
+def _own_cpu_s(descendants: Collection[int]) -> float:
+    """CPU seconds of this process, of its children that have ended, and of the descendants alive with theirs."""
     own = os.times()
     total = own.user + own.system + own.children_user + own.children_system
-    waiting, seen = list(own_pids), set()
-    while waiting:
-        pid = waiting.pop()
-        if pid in seen:
-            continue
-        seen.add(pid)
-        try:
-            # Behind the name, which may hold blanks and brackets: utime, stime, cutime, cstime are fields 14 to 17 (proc_pid_stat(5)).
-            words = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    for pid in descendants:
+        # Behind the name, which may hold blanks and brackets: utime, stime, cutime, cstime are fields 14 to 17 (proc_pid_stat(5)).
+        words = (_text(_PROC / str(pid) / "stat") or "").rpartition(")")[2].split()
+        if len(words) > 15:  # it may have ended meanwhile
             total += sum(int(word) for word in words[11:15]) / os.sysconf("SC_CLK_TCK")
-            for task in (_PROC / str(pid) / "task").iterdir():
-                waiting += [int(word) for word in (task / "children").read_text().split()]
-        except (OSError, ValueError):
-            continue
     return total
 
 
