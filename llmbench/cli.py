@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from llmbench.comparison import Options, Prepared
+    from llmbench.comparison import Prepared
     from llmbench.protocol import Run
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
@@ -76,7 +76,13 @@ def _llmbench(
 
 @app.command()
 def compare(
-    model: Annotated[str, typer.Option("--model", "-m", help="A folder with a checkpoint, an alias (smollm2-135m), or a hub id.")],
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A folder with a checkpoint, an alias (smollm2-135m), or a hub id.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run file: what it lacks is measured, all else comes from it.")
+    ] = None,
     engines: Annotated[
         str | None,
         typer.Option(
@@ -98,6 +104,8 @@ def compare(
     threads: Annotated[int | None, typer.Option(help="CPU threads of every engine. Default: the usable physical cores.")] = None,
     rounds: Annotated[int, typer.Option(help="Processes of each variant.")] = 5,
     num_iters: Annotated[int, typer.Option(help="Timed generations in each process.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="One round, so no interval and no verdict.")] = False,
+    interleave: Annotated[bool, typer.Option("--interleave", help="A round's processes side by side, single samples in turn.")] = False,
     num_iters_warmup: Annotated[int, typer.Option(help="Generations before them, the same for every engine.")] = 2,
     time_budget: Annotated[
         str | None, typer.Option(help="As 4m: cuts samples first, rounds last. The first round is always whole.")
@@ -119,22 +127,25 @@ def compare(
     """Measure a model under several engines, print the table, keep a run file and draw the bars."""
     from llmbench.comparison import Options, SetupError, UsageError, estimate_s, execute, exit_code, prepare
     from llmbench.protocol import Plan
-    from llmbench.results.files import RunFileError
+    from llmbench.results.files import RunFileError, load
+    from llmbench.resume import continue_from, options_of
     from llmbench.views.progress import progress as make_progress
     from llmbench.views.text import ViewError
 
     signal.signal(signal.SIGTERM, _terminate)
     try:
         plan = Plan(
-            rounds=rounds,
+            rounds=1 if quick else rounds,
             num_iters=num_iters,
             num_iters_warmup=num_iters_warmup,
             seed=seed,
             time_budget_s=duration_s(time_budget) if time_budget is not None else None,
             timeout_s=duration_s(timeout),
+            quick=quick,
+            interleave=interleave,
         )
         options = Options(
-            model=model,
+            model=model or "",
             engines=engines,
             baseline=baseline,
             prompt=prompt,
@@ -155,9 +166,18 @@ def compare(
             python=_interpreters(python or []),
             command=["llmbench", *sys.argv[1:]],
         )
+        if (model is None) == (resume is None):
+            fail("give --model, or --resume RUN to go on with one", 2)
+        if resume is not None:
+            _check_resume(context)
+        old = load(resume) if resume is not None else None
+        if old is not None:
+            options = options_of(old, options)
         _check_outputs(output, chart)
         progress = make_progress(quiet, sys.stderr)
         prepared = prepare(options, dry_run=dry_run, say=progress.message)
+        if old is not None and not dry_run:
+            progress.message(f"{continue_from(prepared, old)} blocks are kept")
         if not quiet or dry_run:
             _print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
         if dry_run:
@@ -165,12 +185,14 @@ def compare(
         progress.start(prepared.run)
         interrupted = False
         try:
-            execute(prepared, progress)
+            execute(prepared, progress, resume)
         except KeyboardInterrupt:
             interrupted = True
         finally:
             progress.close()
-        _report(prepared, options, format, output, chart, show_text, verbose)
+        _report(prepared, resume or prepared.results / f"{prepared.run.run_id}.json", format, output, chart, show_text, verbose)
+        if prepared.unsaved is not None:
+            fail(prepared.unsaved, 1)
         raise typer.Exit(130 if interrupted else exit_code(prepared.run))
     except UsageError as error:
         fail(str(error), 2)
@@ -237,6 +259,18 @@ def _interpreters(pairs: list[str]) -> dict[str, str]:
     return found
 
 
+#: What may be said beside --resume; everything else is settled by the run file.
+_BESIDE_RESUME = {"resume", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
+
+
+def _check_resume(context: typer.Context) -> None:
+    """Refuses options that --resume would pass over in silence."""
+    given = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    settled = ["--" + name.replace("_", "-") for name in given if name not in _BESIDE_RESUME]
+    if settled:
+        fail(f"{' and '.join(settled)} come{'s' if len(settled) == 1 else ''} from the run file with --resume; leave it out", 2)
+
+
 def _load(paths: list[Path]) -> list[Run]:
     """The runs of the given files. A file that isn't one is named and ends the command."""
     from llmbench.results.files import RunFileError, load
@@ -271,16 +305,13 @@ def _print_card(prepared: Prepared, estimate: float | None, to_stdout: bool) -> 
     typer.echo(text.rstrip(), file=stream)
 
 
-def _report(
-    prepared: Prepared, options: Options, format: str, output: Path | None, chart: Path | None, show_text: bool, verbose: bool
-) -> None:
+def _report(prepared: Prepared, path: Path, format: str, output: Path | None, chart: Path | None, show_text: bool, verbose: bool) -> None:
     """The table, the texts, the chart and where everything lies."""
     from llmbench.protocol import Status
     from llmbench.results.files import logs_of
     from llmbench.views.chart import draw
 
     run = prepared.run
-    path = prepared.results / f"{run.run_id}.json"
     _emit([run], format, output, verbose)
     if show_text:
         for row in run.rows:

@@ -93,6 +93,7 @@ class Prepared:
     left_out: dict[str, Problem]  # engines of the default list that can't be used here
     results: Path
     bandwidth: Bandwidth | None  # null in a dry run
+    unsaved: str | None = None  # after execute: why the run file doesn't hold all that was measured
 
 
 def home() -> Path:
@@ -148,26 +149,31 @@ def prepare(options: Options, *, dry_run: bool = False, say: Callable[[str], Non
     return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth)
 
 
-def execute(prepared: Prepared, progress: Progress) -> Path:
-    """Measures a prepared run; returns its run file. On Ctrl-C the file is whole and KeyboardInterrupt is raised again.
+def execute(prepared: Prepared, progress: Progress, path: Path | None = None) -> Path:
+    """Measures a prepared run; returns its run file: `path` to go on with one, else a new one. On Ctrl-C the file is whole and
+    KeyboardInterrupt is raised again.
 
     prepared.run.run_id names the file from the moment it is reserved.
     """
     run = prepared.run
     try:
-        path = files.reserve(prepared.results, run.started_at, run.model.name)
+        path = path or files.reserve(prepared.results, run.started_at, run.model.name)
+        run.run_id = path.stem
+        files.save(run, path)
     except files.RunFileError as error:
         raise SetupError(str(error)) from None
-    run.run_id = path.stem
-    files.save(run, path)
-    Schedule(
+    schedule = Schedule(
         run,
         prepared.contestants,
         vocab=prepared.config.vocab,
         logs=files.logs_of(path),
         save=lambda current: files.save(current, path),
         progress=progress,
-    ).measure()
+    )
+    try:
+        schedule.measure()
+    finally:
+        prepared.unsaved = schedule.unsaved
     return path
 
 
@@ -308,6 +314,7 @@ def _tokenizer(resolved: Resolved) -> Tokenizer | None:
 
 def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Request, str | None]:
     """The request and its prompt's text, null where the ids are synthetic."""
+    from llmbench.checkpoints.errors import CheckpointError
     from llmbench.checkpoints.tokenizer import synthetic_ids
 
     prompt = options.prompt
@@ -324,7 +331,10 @@ def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None)
         ids = synthetic_ids(config.vocab, 6, options.seed)
     else:
         prompt = DEFAULT_PROMPT if prompt is None else prompt
-        ids = tuple(tokenizer.encode(prompt))
+        try:
+            ids = tuple(tokenizer.encode(prompt))
+        except CheckpointError as error:
+            raise UsageError(str(error)) from None
         if not ids:
             raise UsageError("the prompt is empty: this tokenizer gives no ids for it; give some text or --input-len N")
     total = len(ids) + options.max_new_tokens
@@ -409,8 +419,18 @@ def _model(resolved: Resolved, home_folder: Path) -> Model:
         config=encode(config),
         load_format=resolved.ref.load_format,
         parameters=layout.parameter_count(config),
+        identity=_identity(resolved),
         warnings=list(resolved.warnings),
     )
+
+
+def _identity(resolved: Resolved) -> str | None:
+    from llmbench.checkpoints.identity import quick_identity
+
+    try:
+        return quick_identity(Path(resolved.ref.path)) if resolved.ref.path else None
+    except OSError:
+        return None
 
 
 def _shareable(path: Path, home_folder: Path) -> str:

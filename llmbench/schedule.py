@@ -5,6 +5,7 @@ A failure is a row, not an end. After each block the run is handed to `save`, so
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
@@ -15,11 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from llmbench import budget
-from llmbench.block import BlockSetup, Steps, measure_block, utc_now
+from llmbench.block import BlockMeasurement, BlockSetup, Steps, measure_block, utc_now
+from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
 from llmbench.plausibility import bandwidth_fault
-from llmbench.protocol import Block, Job, Row, Run, Status
+from llmbench.protocol import DTYPE_BYTES, Block, Job, Row, Run, Status
+from llmbench.results.files import RunFileError
 from llmbench.results.summary import summarise
 
 
@@ -53,6 +58,8 @@ class Schedule:
         self._run, self._contestants, self._vocab, self._logs = run, contestants, vocab, logs
         self._save, self._progress = save, progress
         self._start_s = 0.0
+        self._stamp = stamp(Path(contestants[0].job.checkpoint.path)) if contestants else ""
+        self.unsaved: str | None = None  # why the run file doesn't hold all that was measured
         self._block_s: dict[
             str, float
         ] = {}  # each variant's last block: wall seconds without its samples, cold compilation mostly taken out
@@ -71,8 +78,9 @@ class Schedule:
                 if number > 0 and plan.time_budget_s is not None:
                     left, iters = self._fit(plan.rounds - number)
                     rounds = number + left
-                if number < rounds and not self._measure_round(number, rounds, iters, caches):
+                if number >= rounds or not any(contestant.row.status is Status.OK for contestant in self._contestants):
                     break
+                self._measure_round(number, rounds, iters, caches)
                 number += 1
             self._note_cuts(number)
         except KeyboardInterrupt:
@@ -82,36 +90,122 @@ class Schedule:
             shutil.rmtree(caches, ignore_errors=True)
             self._check_plausible()
             self._run.finished_at = utc_now()
-            self._save(self._run)
+            self._keep()
 
-    def _measure_round(self, number: int, rounds: int, iters: int, caches: Path) -> bool:
-        """One block of each variant that hasn't failed. False where none is left."""
-        order = [contestant for contestant in self._contestants if contestant.row.status is Status.OK]
+    def _measure_round(self, number: int, rounds: int, iters: int, caches: Path) -> None:
+        """One block of each variant that hasn't failed."""
+        order = [
+            contestant
+            for contestant in self._contestants
+            if contestant.row.status is Status.OK
+            and all(block.round != number for block in contestant.row.blocks)  # resumed runs have some
+        ]
         random.Random(f"{self._run.plan.seed}/{number}").shuffle(order)
+        if self._run.plan.interleave and self._fits_side_by_side(order):
+            self._interleave(order, number, rounds, iters, caches)
+            return
         for position, contestant in enumerate(order):
-            label = contestant.row.variant.label
-            self._progress.block(label, number, rounds)
-            block = Block(round=number, cold=not contestant.row.blocks)
-            name = _file_name(label)
-            log = self._logs / f"{name}-round{number}.log"
-            block.log = f"{self._logs.name}/{log.name}"
-            setup = BlockSetup(
-                spec=contestant.spec,
-                job=contestant.job,
-                log=log,
-                environment=worker_environment(contestant.job.threads, caches / name),
-                vocab=self._vocab,
-                python=contestant.python,
-            )
+            block, setup = self._begin(contestant, number, rounds, caches)
             start_s = time.monotonic()
             try:
                 measure_block(setup, self._run.plan, block, self._progress, self._iters_for(number, iters, len(order) - position))
             finally:
                 contestant.row.add(block)
-                self._save(self._run)
-            self._account(label, block, time.monotonic() - start_s)
+                self._keep()
+            self._account(contestant.row.variant.label, block, time.monotonic() - start_s)
             self._progress.done(block)
-        return bool(order)
+
+    def _interleave(self, order: list[Contestant], number: int, rounds: int, iters: int, caches: Path) -> None:
+        """The round's processes side by side: all are warmed up, then take single samples in turn, forwards and backwards (ABBA).
+
+        What changes on the machine within seconds then falls on all variants alike. Only one of them computes at a time.
+        """
+        plan = self._run.plan
+        measurements: list[tuple[Contestant, BlockMeasurement]] = []
+        start_s = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            try:
+                for contestant in order:
+                    block, setup = self._begin(contestant, number, rounds, caches)
+                    measurement = stack.enter_context(BlockMeasurement(setup, plan, block, self._progress))
+                    measurements.append((contestant, measurement))
+                    measurement.prepare()
+                sample_s = sum(entry.warmup_s or 0.0 for _, entry in measurements)
+                iters = self._iters_for(number, iters, 1)(sample_s)
+                for index in range(iters):
+                    turn = measurements if index % 2 == 0 else measurements[::-1]
+                    for contestant, measurement in turn:
+                        if measurement.block.status is Status.OK:
+                            self._progress.block(contestant.row.variant.label, number, rounds)
+                            measurement.sample(index, iters)
+                for _, measurement in measurements:
+                    if measurement.block.status is Status.OK:
+                        measurement.finish()
+            except KeyboardInterrupt:
+                for _, measurement in measurements:
+                    if measurement.block.status is Status.OK:
+                        measurement.block.status, measurement.block.reason = Status.INTERRUPTED, "interrupted"
+                raise
+            finally:
+                for contestant, measurement in measurements:
+                    contestant.row.add(measurement.block)
+                self._keep()
+        for contestant, measurement in measurements:
+            self._account(contestant.row.variant.label, measurement.block, (time.monotonic() - start_s) / len(measurements))
+            self._progress.block(contestant.row.variant.label, number, rounds)
+            self._progress.done(measurement.block)
+
+    def _begin(self, contestant: Contestant, number: int, rounds: int, caches: Path) -> tuple[Block, BlockSetup]:
+        """An empty block, and what it needs."""
+        label = contestant.row.variant.label
+        self._progress.block(label, number, rounds)
+        block = Block(round=number, cold=not contestant.row.blocks)
+        name = f"{self._contestants.index(contestant)}-{_file_name(label)}"
+        log = self._logs / f"{name}-round{number}.log"
+        with contextlib.suppress(OSError):  # someone may have removed it; a missing log is no reason to stop
+            self._logs.mkdir(parents=True, exist_ok=True)
+        block.log = f"{self._logs.name}/{log.name}"
+        setup = BlockSetup(
+            spec=contestant.spec,
+            job=contestant.job,
+            log=log,
+            environment=worker_environment(contestant.job.threads, caches / name),
+            vocab=self._vocab,
+            stamp=self._stamp,
+            python=contestant.python,
+        )
+        return block, setup
+
+    def _keep(self) -> None:
+        """Saves the run; where that fails, says so and goes on: what is measured can still be shown, and a later save may work."""
+        try:
+            self._save(self._run)
+            self.unsaved = None
+        except RunFileError as error:
+            if self.unsaved is None:
+                self._progress.message(f"{error}; measuring goes on")
+            self.unsaved = str(error)
+
+    def _fits_side_by_side(self, order: list[Contestant]) -> bool:
+        """Whether the weights of all variants fit in the free memory at once, with a gigabyte for each process; says so where they don't."""
+        run = self._run
+        device = run.machine.device.startswith("cuda")
+        free = run.machine.device_memory_bytes if device else psutil.virtual_memory().available
+        needed = sum(
+            run.model.parameters * DTYPE_BYTES[contestant.job.variant.dtype] + 2**30
+            for contestant in order
+            if contestant.spec.reads_weights
+        )
+        if free is None or needed <= free:
+            return True
+        note = (
+            f"not interleaved: {len(order)} processes side by side need some {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free; "
+            "blocks run one after another"
+        )
+        if note not in run.notes:
+            run.notes.append(note)
+            self._progress.message(note)
+        return False
 
     def _iters_for(self, number: int, iters: int, blocks_left: int) -> Callable[[float], int]:
         budget_s = self._run.plan.time_budget_s

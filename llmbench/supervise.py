@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from llmbench.protocol import Command, Reply, Status, decode, encode
 
@@ -60,7 +60,7 @@ class Worker:
         hidden = {"PYTHONSAFEPATH", *(("PYTHONPATH", "PYTHONHOME") if foreign else ())}
         variables = {name: value for name, value in os.environ.items() if name not in hidden}
         try:
-            with log.open("ab") as output:
+            with _open_log(log) as output:
                 self._process = subprocess.Popen(
                     [*(python or (sys.executable,)), "-m", "llmbench.worker.main", str(command_read), str(event_write)],
                     cwd=home,
@@ -207,6 +207,14 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.end()
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """The log to append to, or nowhere where it can't be opened: a full disk costs the log and not the measurement."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")
 
 
 def _oom_kills() -> int:

@@ -269,3 +269,116 @@ def test_a_dry_run_writes_nothing_and_imports_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "eager" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+# ------------------------------------------------------------------------------------------------------- interleaving, going on, lost files
+
+
+def test_interleaved_samples_alternate(tmp_path: Path) -> None:
+    done = compare(tmp_path, "fake,fake[tokens_per_s=500]", "--rounds", 1, "--num-iters", 4, "--interleave")
+    assert done.returncode == 0, done.stderr
+    (path,) = run_files(tmp_path)
+    blocks = [row.blocks[0] for row in load(path).rows]
+    assert [len(block.of_kind("sample")) for block in blocks] == [4, 4]
+    assert all(block.ids for block in blocks)
+
+
+def test_interleaved_faults_leave_the_other_row_whole(tmp_path: Path) -> None:
+    done = compare(tmp_path, "fake[fault=kill],fake[fault=crash,fault_at=load],fake", *QUICK, "--interleave")
+    assert done.returncode == 3, done.stderr
+    (path,) = run_files(tmp_path)
+    run = load(path)
+    assert [row.status for row in run.rows] == [Status.CRASHED, Status.CRASHED, Status.OK]
+    assert [len(block.of_kind("sample")) for block in run.rows[2].blocks] == [2, 2]
+
+
+def cut_run(home: Path) -> Path:
+    """A run of two variants and three rounds whose last rounds are missing, as a killed parent leaves it."""
+    done = compare(home, "fake,fake[tokens_per_s=500]", "--rounds", 3, "--num-iters", 1, "--num-iters-warmup", 1)
+    assert done.returncode == 0, done.stderr
+    (path,) = run_files(home)
+    data = json.loads(path.read_text())
+    data["rows"][0]["blocks"] = data["rows"][0]["blocks"][:2]
+    data["rows"][1]["blocks"] = data["rows"][1]["blocks"][:1]
+    data["finished_at"] = None
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_resume_measures_what_is_missing(tmp_path: Path) -> None:
+    path = cut_run(tmp_path)
+    before = load(path)
+    done = llmbench(tmp_path, "compare", "--resume", path)
+    assert done.returncode == 0, done.stderr
+    assert "3 blocks are kept" in done.stderr
+    run = load(path)
+    assert run_files(tmp_path) == [path]
+    assert [sorted(block.round for block in row.blocks) for row in run.rows] == [[0, 1, 2], [0, 1, 2]]
+    assert run.rows[0].blocks[:2] == before.rows[0].blocks
+    assert run.finished_at
+    assert run.started_at == before.started_at
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (("request", "prompt_ids"), [1, 2, 3, 4], "its request was"),
+        (("model", "identity"), "another", "its checkpoint was"),
+        (("machine", "cpu"), "Another CPU", "its processor was"),
+    ],
+)
+def test_resume_refuses_another_run(tmp_path: Path, key: tuple[str, ...], value: object, words: str) -> None:
+    path = cut_run(tmp_path)
+    data = json.loads(path.read_text())
+    place = data
+    for part in key[:-1]:
+        place = place[part]
+    place[key[-1]] = value
+    path.write_text(json.dumps(data))
+    before = path.read_bytes()
+    done = llmbench(tmp_path, "compare", "--resume", path)
+    assert path.read_bytes() == before
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+
+
+def test_resume_takes_no_options_that_the_run_file_settles(tmp_path: Path) -> None:
+    done = llmbench(tmp_path, "compare", "--resume", "run.json", "--rounds", 9, "--dtype", "float32")
+    assert done.returncode == 2
+    assert "--rounds and --dtype come from the run file" in done.stderr
+
+
+def test_a_removed_results_folder_loses_nothing_measured(tmp_path: Path) -> None:
+    """The folder goes while the second block runs; its run file is back at the end with all blocks."""
+    model = tiny_folder(tmp_path)
+    command = [sys.executable, "-m", "llmbench", "compare", "--model", model, "--load-format", "dummy", "--engines", "fake"]
+    command += ["--input-len", "4", "--max-new-tokens", "8", "--rounds", "3", "--num-iters", "1"]
+    process = subprocess.Popen(command, env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("round 1 of 3"):
+            subprocess.run(["rm", "-rf", tmp_path / "results"], check=True)
+            break
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    (path,) = run_files(tmp_path)
+    assert len(load(path).rows[0].blocks) == 3
+
+
+def test_a_checkpoint_that_changes_between_rounds_fails_the_rest(tmp_path: Path) -> None:
+    model = tiny_folder(tmp_path)
+    command = [sys.executable, "-m", "llmbench", "compare", "--model", model, "--load-format", "dummy", "--engines", "fake"]
+    command += ["--input-len", "4", "--max-new-tokens", "8", "--rounds", "500", "--num-iters", "1"]
+    process = subprocess.Popen(command, env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("round 1 of 500"):
+            (model / "config.json").write_text((model / "config.json").read_text() + "\n")
+            break
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the checkpoint changed" in out
+    (path,) = run_files(tmp_path)
+    row = load(path).rows[0]
+    assert row.status is Status.LOAD_FAILED
+    assert row.blocks[0].of_kind("sample")

@@ -64,6 +64,7 @@ def save(run: Run, path: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file by one that is whole. Leaves nothing behind where that fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -145,6 +146,9 @@ def _absurd(run: Run) -> str | None:
     """What no measurement gives, however well-typed: the figures divide by these."""
     if run.request.max_new_tokens < 1 or run.request.batch_size < 1:
         return "max_new_tokens and batch_size must be at least 1"
+    plan, floor = run.plan, run.noise_floor
+    if not (0 < plan.confidence < 1 and 0 <= plan.min_effect < 10 and (floor is None or 0 <= floor < 1e9)):
+        return f"confidence {plan.confidence!r}, min_effect {plan.min_effect!r} or noise_floor {floor!r} out of range"
     for row in run.rows:
         for block in row.blocks:
             for sample in block.samples:
