@@ -22,6 +22,7 @@ from llmbench.engines.base import Engine, EngineError
 from llmbench.engines.faults import classify
 from llmbench.protocol import Command, Job, Reply, Sample, Status, decode, encode
 from llmbench.worker import probe
+from llmbench.worker.energy import EnergyCounter
 from llmbench.worker.memory import PhasePeaks
 from llmbench.worker.timing import now_s, timed
 
@@ -37,6 +38,7 @@ class Worker:
         self._engine: Engine | None = None
         self._job: Job | None = None
         self._peaks: PhasePeaks | None = None
+        self._energy: EnergyCounter | None = None
 
     @property
     def engine(self) -> Engine:
@@ -73,6 +75,7 @@ class Worker:
 
     def load(self, artifact: str | None = None) -> dict[str, Any]:
         """Loads weights; from here on memory peaks are counted."""
+        self._energy = EnergyCounter(self.job.device)
         self._peaks = PhasePeaks(self.job.device)
         report, seconds = timed(lambda: self.engine.load(self.job, Path(artifact) if artifact else None), lambda: None)
         return {"load_s": seconds, "report": encode(report), "baseline_bytes": self._peaks.baseline_bytes}
@@ -88,13 +91,17 @@ class Worker:
 
         request = dataclasses.replace(self.job.request, max_new_tokens=max_new_tokens)
         started_s = now_s() - self._start_s
-        ids, wall_s = timed(lambda: self.engine.generate(request), self.engine.synchronize)
+        self._energy = self._energy or EnergyCounter(self.job.device)
+        meter = self._energy.around(self.engine.synchronize)
+        ids, wall_s = timed(lambda: self.engine.generate(request), meter.synchronize)
+        energy_j = meter.energy_j(wall_s)
         sample = Sample(
             kind=kind,
             wall_s=wall_s,
             new_tokens=tuple(len(sequence) for sequence in ids),
             ids_sha256=hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
             started_s=started_s,
+            energy_j=energy_j,
         )
         return {"sample": encode(sample), "ids": ids if want_ids else None}
 
