@@ -93,6 +93,7 @@ class Prepared:
     left_out: dict[str, Problem]  # engines of the default list that can't be used here
     results: Path
     bandwidth: Bandwidth | None  # null in a dry run
+    probe: dict[str, Any] = field(default_factory=dict)  # what a worker found on this machine
     unsaved: str | None = None  # after execute: why the run file doesn't hold all that was measured
 
 
@@ -101,12 +102,15 @@ def home() -> Path:
     return Path(os.environ.get("LLMBENCH_HOME") or ".").resolve()
 
 
-def prepare(options: Options, *, dry_run: bool = False, say: Callable[[str], None] = lambda text: None) -> Prepared:
+def prepare(
+    options: Options, *, dry_run: bool = False, say: Callable[[str], None] = lambda text: None, like: Prepared | None = None
+) -> Prepared:
     """Checks the options, brings the checkpoint, asks a worker what the machine has. Raises UsageError or SetupError.
 
-    With dry_run it starts no worker, downloads nothing, writes nothing. `say` is told of long steps.
+    With dry_run it starts no worker, downloads nothing, writes nothing. `say` is told of long steps. `like`: another run prepared for the same
+    device and threads, whose look at the machine serves again.
     """
-    _check(options)
+    check(options)
     results = options.home / "results"
     _check_writable(results)
     resolved = _resolve(options, dry_run, say)
@@ -115,7 +119,10 @@ def prepare(options: Options, *, dry_run: bool = False, say: Callable[[str], Non
     request, prompt = _request(options, config, tokenizer)
     dtype = config.dtype if options.dtype == "auto" else dtype_name(options.dtype)
 
-    probe, bandwidth = ({"devices": [], "torch": None, "cuda": None}, None) if dry_run else _probe(options, say)
+    if like is not None:
+        probe, bandwidth = like.probe, like.bandwidth
+    else:
+        probe, bandwidth = ({"devices": [], "torch": None, "cuda": None}, None) if dry_run else _probe(options, say)
     try:
         device = options.device if dry_run else machine.choose_device(options.device, probe)
     except machine.DeviceError as error:
@@ -146,7 +153,7 @@ def prepare(options: Options, *, dry_run: bool = False, say: Callable[[str], Non
         run.rows.append(row)
         job = Job(resolved.ref, variant, request, device, threads)
         contestants.append(Contestant(row, spec, job, _interpreter(options, spec)))
-    return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth)
+    return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth, probe)
 
 
 def execute(prepared: Prepared, progress: Progress, path: Path | None = None) -> Path:
@@ -212,8 +219,8 @@ def exit_code(run: Run) -> int:
 # ------------------------------------------------------------------------------------------------------------------------------- settling
 
 
-def _check(options: Options) -> None:
-    """What can be seen to be wrong without looking at the model or the machine."""
+def check(options: Options) -> None:
+    """Raises UsageError for what can be seen to be wrong without looking at the model or the machine."""
     plan = options.plan
     for name, value, least in (
         ("--max-new-tokens", options.max_new_tokens, 1),
