@@ -382,3 +382,28 @@ def test_a_checkpoint_that_changes_between_rounds_fails_the_rest(tmp_path: Path)
     row = load(path).rows[0]
     assert row.status is Status.LOAD_FAILED
     assert row.blocks[0].of_kind("sample")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_costs_the_file_and_not_the_measurement(tmp_path: Path) -> None:
+    """On 64 KiB the run file can't grow any more after some blocks: it stays readable, measuring goes on, and the table has all."""
+    model = tiny_folder(tmp_path)
+    (tmp_path / "results").mkdir()
+    arguments = f"compare --model {model} --load-format dummy --engines fake[tokens_per_s=1e6] --input-len 4 --max-new-tokens 8"
+    arguments += " --rounds 30 --num-iters 3 --timeout 60"
+    copy = tmp_path / "copy"
+    script = (
+        f"mount -t tmpfs -o size=64k none {tmp_path}/results && {{ {sys.executable} -m llmbench {arguments}; code=$?; "
+        f"cp -r {tmp_path}/results {copy}; exit $code; }}"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    if "unshare:" in done.stderr:
+        pytest.skip(f"no user namespaces here: {done.stderr.strip()}")
+    assert done.returncode == 1, done.stderr
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "30 rounds" in done.stdout
+    (path,) = copy.glob("*.json")
+    assert 1 <= len(load(path).rows[0].blocks) < 30
