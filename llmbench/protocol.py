@@ -327,6 +327,7 @@ class Run:
     suite_id: str | None = None
     aa: bool = False  # the same variant under several names: what it shows is this machine's noise floor
     noise_floor: float | None = None  # relative: the newest A/A run's on this machine; smaller differences are undecided
+    noise_floor_source: str | None = None  # that A/A run, in words
     llmbench_version: str = ""
     schema_version: int = SCHEMA_VERSION
 

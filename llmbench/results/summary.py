@@ -12,6 +12,8 @@ from llmbench import statistics
 from llmbench.checkpoints import layout
 from llmbench.checkpoints.config import ModelConfig
 from llmbench.protocol import DTYPE_BYTES, Bandwidth, Block, Row, Run, Sample, Status, Variant, decode
+from llmbench.results.flags import row_flags
+from llmbench.statistics import Comparison, Verdict
 
 GIB = 2**30
 
@@ -35,6 +37,11 @@ class RowSummary:
     tokens_per_s_deviation: float | None = None  # standard deviation of all samples
     total_tokens_per_s: float | None = None  # x batch_size
     speedup: float | None = None  # geometric mean over rounds of this row's block median / the baseline's
+    speedup_low: float | None = None  # its interval; of all intervals of a run together, plan.confidence hold
+    speedup_high: float | None = None
+    verdict: Verdict | None = None  # decided by this interval; null without one, and for the baseline
+    verdict_reason: str | None = None
+    rounds_needed: int | None = None  # of an undecided row: about how many rounds would decide
     ttft_s: float | None = None  # wall of a generation of one token
     decode_tokens_per_s: float | None = None  # (N - 1) / (wall - ttft); null at N = 1
     tpot_s: float | None = None  # its inverse
@@ -56,6 +63,7 @@ class RowSummary:
     kv_cache_gib: float | None = None
     storage_dtype: str | None = None
     arithmetic_dtype: str | None = None
+    flags: tuple[str, ...] = ()  # what is unsteady, in words; nothing is dropped for it
 
 
 def model_config(run: Run) -> ModelConfig:
@@ -89,9 +97,37 @@ def token_bytes(run: Run, variant: Variant) -> int | None:
 def summarise(run: Run) -> list[RowSummary]:
     """Every row's figures, in the run's order."""
     baseline = run.row(run.baseline) if run.baseline else None
-    if baseline is not None and (baseline.status is not Status.OK or not _block_rates(run, baseline)):
+    if baseline is not None and (not _is_sound(baseline) or not block_rates(run, baseline)):
         baseline = None  # without a good one, ratios are null
-    return [_summarise_row(run, row, baseline) for row in run.rows]
+    comparisons = _compare(run, baseline) if baseline else {}
+    return [_summarise_row(run, row, baseline, comparisons.get(row.variant.label)) for row in run.rows]
+
+
+def _compare(run: Run, baseline: Row) -> dict[str, Comparison]:
+    """Each other row against the baseline, by label. The intervals shown are as wide as their number asks for (Bonferroni)."""
+    plan, base = run.plan, block_rates(run, baseline)
+    ratios = {row.variant.label: statistics.paired_ratios(block_rates(run, row), base) for row in run.rows if row is not baseline}
+    judged = {row.variant.label for row in run.rows if _is_sound(row) and len(ratios.get(row.variant.label, ())) > 1 and not plan.quick}
+    found = {}
+    for row in run.rows:
+        label = row.variant.label
+        if label in judged:
+            found[label] = statistics.compare(
+                ratios[label],
+                confidence=plan.confidence,
+                comparisons=len(judged),
+                min_effect=plan.min_effect,
+                noise_floor=run.noise_floor,
+            )
+        elif ratios.get(label):
+            why = f"{row.status.words}: no verdict" if not _is_sound(row) else "one round: no interval, no verdict"
+            found[label] = Comparison(statistics.geometric_mean(ratios[label]) or 1.0, reason=why)
+    return found
+
+
+def _is_sound(row: Row) -> bool:
+    """Whether a row's good blocks can be believed: it is ok, or was cut off by Ctrl-C."""
+    return row.status in (Status.OK, Status.INTERRUPTED)
 
 
 def block_rate(run: Run, block: Block) -> float | None:
@@ -114,16 +150,17 @@ def _good_blocks(run: Run, row: Row) -> list[Block]:
     return [block for block in row.blocks if good_samples(run, block)]
 
 
-def _block_rates(run: Run, row: Row) -> dict[int, float]:
+def block_rates(run: Run, row: Row) -> dict[int, float]:
+    """Each round's block median, tokens/s per sequence, of the blocks that have a good sample."""
     rates = ((block.round, block_rate(run, block)) for block in row.blocks)
     return {number: rate for number, rate in rates if rate is not None}
 
 
-def _summarise_row(run: Run, row: Row, baseline: Row | None) -> RowSummary:
+def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Comparison | None) -> RowSummary:
     new_tokens, batch = run.request.max_new_tokens, run.request.batch_size
     good = _good_blocks(run, row)
     rates = [rate for block in good for rate in sample_rates(run, block)]
-    rate = statistics.median(list(_block_rates(run, row).values()))
+    rate = statistics.median(list(block_rates(run, row).values()))
     ttft = _median_over(good, lambda block: _median_wall(block, "first_token"))
     wall = new_tokens / rate if rate else None
 
@@ -161,9 +198,12 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None) -> RowSummary:
         tokens_per_s=rate,
         tokens_per_s_deviation=statistics.deviation(rates),
         total_tokens_per_s=rate * batch if rate else None,
-        speedup=statistics.geometric_mean(statistics.paired_ratios(_block_rates(run, row), _block_rates(run, baseline)))
-        if baseline
-        else None,
+        speedup=comparison.ratio if comparison else 1.0 if baseline is row else None,
+        speedup_low=comparison.low if comparison else None,
+        speedup_high=comparison.high if comparison else None,
+        verdict=comparison.verdict if comparison else None,
+        verdict_reason=comparison.reason if comparison else None,
+        rounds_needed=comparison.rounds_needed if comparison else None,
         ttft_s=ttft,
         decode_tokens_per_s=decode_rate,
         tpot_s=1 / decode_rate if decode_rate else None,
@@ -185,6 +225,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None) -> RowSummary:
         kv_cache_gib=_gib(report.kv_cache_bytes if report else None),
         storage_dtype=report.storage_dtype if report else None,
         arithmetic_dtype=report.arithmetic_dtype if report else None,
+        flags=tuple(row_flags(run, [(block, sample_rates(run, block)) for block in good])),
     )
 
 

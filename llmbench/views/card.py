@@ -40,6 +40,7 @@ def card(
         ("limit", _limit(run, bandwidth)),
         ("runs", ", ".join(_variant(run, row.variant.label) for row in run.rows) or "nothing"),
         ("", _schedule(run)),
+        ("decides", _decides(run)),
         *(("left out", f"{plain(name)}: {plain(reason)}") for name, reason in (left_out or {}).items()),
         ("time", _time(run, estimate_s)),
     ]
@@ -85,7 +86,20 @@ def _variant(run: Run, label: str) -> str:
 def _schedule(run: Run) -> str:
     plan = run.plan
     block = f"{plural(plan.num_iters_warmup, 'warm-up')} + {plural(plan.num_iters, 'sample')}"
-    return f"{plural(plan.rounds, 'round')} x ({block}), each in a process of its own" if run.rows else ""
+    how = "side by side in processes of their own, samples in turn" if plan.interleave else "each in a process of its own"
+    return f"{plural(plan.rounds, 'round')} x ({block}), {how}" if run.rows else ""
+
+
+def _decides(run: Run) -> str:
+    """What a verdict will rest on."""
+    if len(run.rows) < 2 or (run.baseline is None and not run.aa):
+        return ""
+    if run.plan.quick or run.plan.rounds < 2:
+        return "nothing: one round gives no interval and no verdict"
+    parts = [f"a {100 * run.plan.confidence:g} % interval", f"differences under {100 * run.plan.min_effect:g} % don't count"]
+    if run.noise_floor is not None:
+        parts.append(f"noise floor {100 * run.noise_floor:.2g} % ({plain(run.noise_floor_source or 'A/A run')})")
+    return "; ".join(parts)
 
 
 def _time(run: Run, estimate_s: float | None) -> str:

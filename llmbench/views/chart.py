@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmbench import noise_floor
 from llmbench.protocol import Run, Status
 from llmbench.results.summary import RowSummary, sample_rates, summarise
 from llmbench.views import fields
@@ -125,10 +126,18 @@ def _bar_text(row: RowSummary) -> str:
         return f"{words}: {plain(row.reason)}" if row.reason else words
     parts = [with_deviation(row.tokens_per_s, row.tokens_per_s_deviation)]
     if row.speedup is not None and not row.is_baseline:
-        parts.append(f"{number(row.speedup)}x")
+        parts.append(fields.ratio_words(row))
+        parts += [row.verdict.value] if row.verdict else []
     if row.status is not Status.OK:
         parts.append(row.status.words)
     return "   ".join(parts)
+
+
+def _noise_floor(run: Run) -> str:
+    if run.aa:
+        floor = noise_floor.of_run(run)
+        return f"one variant under two names: noise floor {100 * floor:.2g} %" if floor is not None else "one variant under two names"
+    return f"noise floor {100 * run.noise_floor:.2g} %" if run.noise_floor is not None else ""
 
 
 def _limits(bars: Sequence[_Bar]) -> list[_Limit]:
@@ -259,6 +268,7 @@ class _Picture:
             fields.plan_words(run),
             date(run.started_at),
             "interrupted" if run.interrupted else "",
+            _noise_floor(run),
         )
         return [fact for fact in facts if fact]
 
@@ -278,7 +288,11 @@ class _Picture:
         parts = ["bar: median of the rounds", "whisker: ± standard deviation", "dot: one generation"]
         baselines = {plain(bar.row.label) for bar in bars if bar.row.is_baseline}
         if baselines and len(bars) > 1:
-            parts.append(f"x: ratio to {shorten(baselines.pop(), _LABEL) if len(baselines) == 1 else 'the baseline'}")
+            words = f"x: ratio to {shorten(baselines.pop(), _LABEL) if len(baselines) == 1 else 'the baseline'}"
+            confidences = {group.run.plan.confidence for group in self.groups}
+            if any(bar.row.verdict for bar in bars) and len(confidences) == 1:
+                words += f" [{100 * confidences.pop():g} % interval, all ratios of a run together]"
+            parts.append(words)
         if any(group.limits for group in self.groups):
             parts.append("limit: what the probed memory bandwidth allows")
         if self.own_scales:

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmbench.protocol import Run, Status
 from llmbench.results.summary import RowSummary, good_samples
-from llmbench.views.text import DASH, date, number, plain, plural, with_deviation
+from llmbench.views.text import DASH, date, decimals_for, number, plain, plural, with_deviation
 
 Rows = Sequence[RowSummary]
 
@@ -87,10 +87,38 @@ def _text(key: str, heading: str, shown: Shown = Shown.DETAILS) -> Field:
     return Field(key, heading, get, lambda row: plain(str(get(row) or "")) or DASH, shown, is_text=True)
 
 
+def ratio_words(row: RowSummary) -> str:
+    """`1.43x [1.39, 1.47]`, the interval left out where there is none.
+
+    Enough decimals that an interval that excludes 1 is seen to exclude it, and that a narrow one has a width; at most four.
+    """
+    if row.speedup is None or row.speedup_low is None or row.speedup_high is None:
+        return DASH if row.speedup is None else f"{number(row.speedup)}x"
+    ends = (row.speedup_low, row.speedup_high)
+    decimals = decimals_for(row.speedup, 3)
+    if ends[1] - ends[0] < 2 * 10**-decimals:
+        decimals = min(3, decimals + 1)
+    while decimals < 4 and any(round(end, decimals) == 1 != end for end in ends):
+        decimals += 1
+    low, high = (f"{end:.{decimals}f}" if end < 1e4 else "over 10000" for end in ends)
+    return f"{row.speedup:.{decimals}f}x [{low}, {high}]"
+
+
 def _ratio(row: RowSummary) -> str:
-    if row.is_baseline:
-        return "baseline"
-    return DASH if row.speedup is None else f"{number(row.speedup)}x"
+    return "baseline" if row.is_baseline else ratio_words(row)
+
+
+def _interval_end(key: str, heading: str) -> Field:
+    return Field(key, heading, lambda row: getattr(row, key), lambda row: number(getattr(row, key), 4), Shown.NEVER)
+
+
+def _why_no_verdict(run: Run, rows: Rows) -> str | None:
+    others = [row for row in rows if not row.is_baseline]
+    if all(row.is_baseline is False for row in rows) or not _measured(others):
+        return None  # without a baseline there is no ratio either, and that is said
+    if run.plan.quick:
+        return "--quick measures one round, which gives no interval"
+    return next((row.verdict_reason for row in others if row.verdict_reason), None)
 
 
 def _measured(rows: Rows) -> list[RowSummary]:
@@ -144,24 +172,42 @@ FIELDS: tuple[Field, ...] = (
         Shown.TABLE,
     ),
     _figure("tokens_per_s_deviation", "deviation", Shown.NEVER),
-    _figure("total_tokens_per_s", "all tokens/s", Shown.TABLE, digits=4, rank=3, only_for=_batched),
+    _figure("total_tokens_per_s", "all tokens/s", Shown.TABLE, digits=4, rank=4, only_for=_batched),
     Field("speedup", "ratio", lambda row: row.speedup, _ratio, Shown.TABLE, why_null=_why_no_ratio),
+    _interval_end("speedup_low", "ratio from"),
+    _interval_end("speedup_high", "ratio to"),
+    Field(
+        "verdict",
+        "verdict",
+        lambda row: None if row.verdict is None else row.verdict.value,
+        lambda row: DASH if row.verdict is None else row.verdict.value,
+        Shown.TABLE,
+        is_text=True,
+        why_null=_why_no_verdict,
+    ),
+    _text("verdict_reason", "verdict because", Shown.NEVER),
+    Field(
+        "rounds_needed",
+        "rounds needed",
+        lambda row: row.rounds_needed,
+        lambda row: DASH if row.rounds_needed is None else str(row.rounds_needed),
+    ),
     Field("is_baseline", "baseline", lambda row: row.is_baseline, lambda row: "yes" if row.is_baseline else "no", Shown.NEVER),
-    _figure("ttft_s", "TTFT\nms", Shown.TABLE, scale=1e3, rank=2),
+    _figure("ttft_s", "TTFT\nms", Shown.TABLE, scale=1e3, rank=3),
     _figure("tpot_s", "TPOT\nms", scale=1e3),
-    _figure("decode_tokens_per_s", "decode\ntokens/s", Shown.TABLE, digits=4, rank=6, why_null=_why_no_decode),
+    _figure("decode_tokens_per_s", "decode\ntokens/s", Shown.TABLE, digits=4, rank=7, why_null=_why_no_decode),
     _figure("prefill_tokens_per_s", "prefill\ntokens/s", digits=4),
-    _figure("bandwidth_use", "bandwidth\n%", Shown.TABLE, scale=100.0, rank=4, most_decimals=1, why_null=_why_no_limit),
+    _figure("bandwidth_use", "bandwidth\n%", Shown.TABLE, scale=100.0, rank=5, most_decimals=1, why_null=_why_no_limit),
     _figure("limit_tokens_per_s", "limit\ntokens/s", digits=4),
     _text("limit_reason", "no limit because"),
     _figure("read_gb_per_s", "read\nGB/s"),
     _figure("bytes_per_token", "read for a token\nMiB", scale=1 / 2**20, digits=4),
-    _figure("compile_s", "compile\ns", Shown.TABLE, most_decimals=2, rank=1, why_null=_why_no_compile),
+    _figure("compile_s", "compile\ns", Shown.TABLE, most_decimals=2, rank=2, why_null=_why_no_compile),
     _figure("compile_cached_s", "compile cached\ns", most_decimals=2),
     _figure("first_generation_s", "first generation\ns", most_decimals=2),
     _figure("build_s", "build\ns", most_decimals=2),
-    _figure("load_s", "load\ns", Shown.TABLE, most_decimals=2, rank=7),
-    _figure("peak_memory_gib", "peak\nGiB", Shown.TABLE, most_decimals=3, rank=5, why_null=_why_no_memory),
+    _figure("load_s", "load\ns", Shown.TABLE, most_decimals=2, rank=8),
+    _figure("peak_memory_gib", "peak\nGiB", Shown.TABLE, most_decimals=3, rank=6, why_null=_why_no_memory),
     _figure("load_peak_gib", "load peak\nGiB", most_decimals=3),
     _figure("memory_compression", "memory compression"),
     _figure("weights_gib", "weights\nGiB", most_decimals=3),
@@ -170,8 +216,9 @@ FIELDS: tuple[Field, ...] = (
     _text("arithmetic_dtype", "computed in"),
     Field("rounds", "rounds", lambda row: row.rounds, lambda row: str(row.rounds)),
     Field("samples", "samples", lambda row: row.samples, lambda row: str(row.samples)),
-    Field("status", "status", lambda row: row.status.value, lambda row: row.status.words, Shown.TABLE, is_text=True),
+    Field("status", "status", lambda row: row.status.value, lambda row: row.status.words, Shown.TABLE, rank=1, is_text=True),
     _text("reason", "reason", Shown.NEVER),
+    Field("flags", "flags", lambda row: list(row.flags), lambda row: str(len(row.flags)), Shown.NEVER),
 )
 
 RUN_FIELDS: tuple[RunField, ...] = (
@@ -193,6 +240,10 @@ RUN_FIELDS: tuple[RunField, ...] = (
     RunField("planned_rounds", lambda run: run.plan.rounds),
     RunField("num_iters", lambda run: run.plan.num_iters),
     RunField("num_iters_warmup", lambda run: run.plan.num_iters_warmup),
+    RunField("confidence", lambda run: run.plan.confidence),
+    RunField("min_effect", lambda run: run.plan.min_effect),
+    RunField("aa", lambda run: run.aa),
+    RunField("noise_floor", lambda run: run.noise_floor),
     RunField("started_at", lambda run: run.started_at),
     RunField("interrupted", lambda run: run.interrupted),
     RunField("llmbench_version", lambda run: run.llmbench_version),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -14,8 +15,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from llmbench import noise_floor
 from llmbench.protocol import Run, Status, encode
 from llmbench.results.summary import RowSummary, summarise
+from llmbench.statistics import Verdict
 from llmbench.views import fields
 from llmbench.views.fields import FIELDS, RUN_FIELDS, Field, Shown
 from llmbench.views.text import DASH, ViewError, plain
@@ -26,6 +29,15 @@ WHAT_IS_TIMED = (
     "tokens/s: new tokens / wall time of a whole generation, per sequence, prefill included; "
     "loading, tokenising, building and compiling excluded. Median of the rounds' medians ± deviation of all samples."
 )
+
+
+def what_is_decided(confidence: float, min_effect: float) -> str:
+    """How a ratio, its interval and its verdict are to be read."""
+    return (
+        f"ratio: geometric mean over the rounds [{100 * confidence:g} % interval, all of a run together]. faster, slower: the interval excludes "
+        f"1 and the ratio is beyond {100 * min_effect:g} %; same: the interval lies within {100 * min_effect:g} %; else undecided."
+    )
+
 
 _LEAST_LABEL = 16  # cells that a label may be folded to
 
@@ -63,8 +75,14 @@ def _csv(runs: Sequence[Run]) -> str:
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     for line in _lines(runs):
-        writer.writerow({key: plain(value) if isinstance(value, str) else value for key, value in line.items()})
+        writer.writerow({key: _csv_cell(value) for key, value in line.items()})
     return out.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return plain("; ".join(map(str, value)))
+    return plain(value) if isinstance(value, str) else value
 
 
 def _finite(value: Any) -> Any:
@@ -115,6 +133,9 @@ def _for_people(runs: Sequence[Run], page: _Page, verbose: bool) -> str:
             _one_run(run, page, verbose)
     if any(run.rows for run in runs):
         page.line(WHAT_IS_TIMED)
+    plans = {(run.plan.confidence, run.plan.min_effect) for run in runs if any(row.verdict for row in summarise(run))}
+    for confidence, min_effect in sorted(plans):
+        page.line(what_is_decided(confidence, min_effect))
     return page.text()
 
 
@@ -133,10 +154,26 @@ def _one_run(run: Run, page: _Page, verbose: bool) -> None:
     notes = [f"{plain(row.label)}: {row.status.words}{_reason(row)}" for row in rows if row.status is not Status.OK]
     if run.interrupted:
         notes.append("interrupted: the rows show what was measured until then")
+    notes += [f"{plain(row.label)}: undecided: {row.verdict_reason}" for row in rows if row.verdict is Verdict.UNDECIDED]
+    notes += [f"{plain(row.label)}: {plain(flag)}" for row in rows for flag in row.flags]
+    notes += _noise_floor(run)
     notes += missing
     if no_room and not verbose:
         notes.append(f"no room here for: {', '.join(no_room)} (a wider terminal or -v shows them)")
     page.notes(notes + [plain(note) for note in (*run.model.warnings, *run.notes)])
+
+
+def _noise_floor(run: Run) -> list[str]:
+    """What an A/A run found, or what a later run goes by."""
+    if run.aa:
+        floor = noise_floor.of_run(run)
+        if floor is None:
+            return ["the same variant under two names; no noise floor: that takes two rounds and rows that are ok"]
+        return [f"the same variant under two names: this machine's noise floor is {100 * floor:.2g} %"]
+    if run.noise_floor is None:
+        return []
+    source = f" (A/A run: {plain(run.noise_floor_source)})" if run.noise_floor_source else ""
+    return [f"noise floor of this machine: {100 * run.noise_floor:.2g} %{source}; a smaller difference is never called faster or slower"]
 
 
 def _reason(row: RowSummary) -> str:
@@ -149,7 +186,7 @@ def _columns(run: Run, rows: Sequence[RowSummary]) -> tuple[list[Field], list[st
     for field in FIELDS:
         if field.shown is not Shown.TABLE or not field.only_for(run):
             continue
-        if field.rank == 0 and field.key != "speedup":
+        if field.rank == 0 and field.key not in ("speedup", "verdict"):
             columns.append(field)
         elif all(field.get(row) is None for row in rows):
             reason = field.why_null(run, rows)
@@ -200,10 +237,9 @@ class _Terminal(_Page):
         self._print("")
 
     def table(self, columns: Sequence[Field], rows: Sequence[RowSummary]) -> list[str]:
-        best = max((row.tokens_per_s for row in rows if row.tokens_per_s is not None), default=None)
         kept, gap, cap = self._fit(columns, rows)
-        cells = [[(_cell(field, row, cap), _style(field, row, best)) for field in kept] for row in rows]
-        self._grid([(field.heading, field.is_text) for field in kept], cells, gap, cap)
+        cells = [[(_cell(field, row, cap), _style(field, row)) for field in kept] for row in rows]
+        self._grid([(field.heading, field.is_text) for field in kept], cells, gap, [cap])
         return [field.title for field in columns if field not in kept]
 
     def details(self, columns: Sequence[Field], rows: Sequence[RowSummary]) -> None:
@@ -221,7 +257,7 @@ class _Terminal(_Page):
             part = rows[start:end]
             self._print("")
             cells = [[(field.title, "dim"), *((field.show(row), "") for row in part)] for field in lines]
-            self._grid([("", True), *((_cell(FIELDS[0], row, 24), False) for row in part)], cells, 2, cap)
+            self._grid([("", True), *((_cell(FIELDS[0], row, 24), False) for row in part)], cells, 2, [cap] * (len(part) + 1))
             start = end
 
     def _fit(self, columns: Sequence[Field], rows: Sequence[RowSummary]) -> tuple[list[Field], int, int]:
@@ -237,12 +273,13 @@ class _Terminal(_Page):
                 return kept, 1, folded
             kept.remove(last)
 
-    def _grid(self, headings: Sequence[tuple[str, bool]], rows: Sequence[Sequence[tuple[str, str]]], gap: int, cap: int) -> None:
+    def _grid(self, headings: Sequence[tuple[str, bool]], rows: Sequence[Sequence[tuple[str, str]]], gap: int, caps: Sequence[int]) -> None:
+        """caps: the most cells that the first columns take; longer text goes on below."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-        for heading, left in headings:
+        for (heading, left), cap in itertools.zip_longest(headings, caps):
             table.add_column(Text(heading), justify="left" if left else "right", overflow="fold", max_width=cap)
         for row in rows:
             table.add_row(*(Text(text, style=style) for text, style in row))
@@ -281,11 +318,15 @@ def _wrap_at_dots(text: str, width: int) -> list[str]:
     return lines
 
 
-def _style(field: Field, row: RowSummary, best: float | None) -> str:
+_VERDICT_STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "red", Verdict.SAME: "", Verdict.UNDECIDED: "yellow"}
+
+
+def _style(field: Field, row: RowSummary) -> str:
+    """Nothing marks the highest rate: which row is faster is for the interval to say."""
     if field.key == "status":
         return "green" if row.status is Status.OK else "red"
-    if field.key == "tokens_per_s" and best is not None and row.tokens_per_s == best:
-        return "bold"
+    if field.key in ("speedup", "verdict") and row.verdict is not None:
+        return _VERDICT_STYLES[row.verdict]
     return ""
 
 
