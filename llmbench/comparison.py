@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmbench import __version__, machine
+from llmbench import __version__, machine, noise_floor
 from llmbench.block import utc_now
 from llmbench.engines.registry import EngineSpec, Problem, UnknownEngine, engines, problem
 from llmbench.protocol import (
+    DTYPE_BYTES,
     Bandwidth,
     CheckpointRef,
     Job,
@@ -145,11 +146,17 @@ def prepare(
         llmbench_version=__version__,
         notes=[f"{name} is left out: {why}" for name, why in left_out.items()],
     )
+    run.aa = noise_floor.is_aa([variant for _, variant, _ in variants])
+    if not (dry_run or run.aa):
+        found = noise_floor.find(results, run.machine, threads, fake=all(spec.name == "fake" for spec, _, _ in variants))
+        run.noise_floor, run.noise_floor_source = (found.relative, found.source) if found else (None, None)
     contestants = []
     for spec, variant, why in variants:
         row = Row(variant)
         if why is not None:
             row.status, row.reason = Status.UNAVAILABLE, str(why)
+        elif spec.reads_weights and not dry_run:
+            row.status, row.reason = _memory_problem(config, variant, request, run.machine)
         run.rows.append(row)
         job = Job(resolved.ref, variant, request, device, threads)
         contestants.append(Contestant(row, spec, job, _interpreter(options, spec)))
@@ -190,7 +197,6 @@ def estimate_s(prepared: Prepared) -> float | None:
     Null where no limit is known. A time budget caps it.
     """
     from llmbench.checkpoints import layout
-    from llmbench.protocol import DTYPE_BYTES
 
     run, plan = prepared.run, prepared.run.plan
     if prepared.bandwidth is None or prepared.bandwidth.gb_per_s is None:
@@ -238,6 +244,8 @@ def check(options: Options) -> None:
         raise UsageError(f"--temperature must be 0 (greedy) or more, not {options.temperature}")
     if options.top_k is not None and options.temperature == 0:
         raise UsageError("--top-k needs --temperature above 0: at 0 the most likely id is taken")
+    if not 0 <= plan.min_effect < 1:
+        raise UsageError(f"--min-effect must be at least 0 and under 1 (0.02 is 2 %), not {plan.min_effect}")
     if plan.time_budget_s is not None and plan.time_budget_s <= 0:
         raise UsageError("--time-budget must be above 0")
     if sum(value is not None for value in (options.prompt, options.prompt_file, options.input_len)) > 1:
@@ -399,13 +407,32 @@ def _variants(options: Options, dtype: str, device: str) -> tuple[list[tuple[Eng
 
 
 def _baseline(options: Options, variants: list[tuple[EngineSpec, Variant, Problem | None]]) -> str | None:
-    """--baseline's label, else eager's in the run's dtype, else none: then ratios are null."""
+    """--baseline's label, else eager's in the run's dtype, else none: then ratios are null. Of an A/A run the first."""
     labels = [variant.label for _, variant, _ in variants]
     if options.baseline is not None:
         if options.baseline not in labels:
             raise UsageError(f"--baseline {options.baseline} is not among what is run: {', '.join(labels)}")
         return options.baseline
+    if noise_floor.is_aa([variant for _, variant, _ in variants]):
+        return labels[0]
     return "eager" if "eager" in labels else None
+
+
+def _memory_problem(config: ModelConfig, variant: Variant, request: Request, found: Machine) -> tuple[Status, str | None]:
+    """Says before loading that weights and KV cache can't fit, with the sizes. Quantized variants need less than is known here."""
+    from llmbench.checkpoints import layout
+
+    if variant.quantization is not None:
+        return Status.OK, None
+    size = DTYPE_BYTES[variant.dtype]
+    weights = layout.weights_bytes(config, size)
+    cache = round(layout.kv_bytes_per_position(config, size) * request.total_tokens * request.batch_size)
+    free = machine.available_bytes(found)
+    if weights + cache <= free:
+        return Status.OK, None
+    status = Status.OUT_OF_DEVICE_MEMORY if found.device_memory_bytes is not None else Status.OUT_OF_HOST_MEMORY
+    sizes = f"{weights / 2**30:.1f} GiB of weights in {variant.dtype} and {cache / 2**30:.1f} GiB of KV cache"
+    return status, f"{sizes} don't fit in the {free / 2**30:.1f} GiB that {found.device} has free"
 
 
 def _interpreter(options: Options, spec: EngineSpec) -> tuple[str, ...]:

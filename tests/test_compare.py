@@ -407,3 +407,18 @@ def test_a_full_disk_costs_the_file_and_not_the_measurement(tmp_path: Path) -> N
     assert "30 rounds" in done.stdout
     (path,) = copy.glob("*.json")
     assert 1 <= len(load(path).rows[0].blocks) < 30
+
+
+def test_weights_that_cannot_fit_are_told_before_loading(tmp_path: Path) -> None:
+    """The row says the sizes; no worker is started for it."""
+    model = tiny_folder(tmp_path)
+    config = json.loads((model / "config.json").read_text()) | {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 200}
+    (model / "config.json").write_text(json.dumps(config))
+    arguments = ("--load-format", "dummy", "--engines", "eager,fake", "--input-len", 4, "--max-new-tokens", 8, "--rounds", 1)
+    done = llmbench(tmp_path, "compare", "--model", model, *arguments)
+    assert done.returncode == 3, done.stderr
+    (path,) = run_files(tmp_path)
+    rows = load(path).rows
+    assert [row.status for row in rows] == [Status.OUT_OF_HOST_MEMORY, Status.OK]
+    assert "GiB of weights in float32" in (rows[0].reason or "")
+    assert rows[0].blocks == []
