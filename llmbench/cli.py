@@ -5,13 +5,15 @@ Exit codes: 0 all rows good; 1 nothing measured; 2 usage; 3 some rows failed; 13
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -106,6 +108,7 @@ def compare(
     num_iters: Annotated[int, typer.Option(help="Timed generations in each process.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One round, so no interval and no verdict.")] = False,
     interleave: Annotated[bool, typer.Option("--interleave", help="A round's processes side by side, single samples in turn.")] = False,
+    min_effect: Annotated[float, typer.Option(help="A relative difference that matters: smaller ones are never faster or slower.")] = 0.02,
     num_iters_warmup: Annotated[int, typer.Option(help="Generations before them, the same for every engine.")] = 2,
     time_budget: Annotated[
         str | None, typer.Option(help="As 4m: cuts samples first, rounds last. The first round is always whole.")
@@ -142,6 +145,7 @@ def compare(
             time_budget_s=duration_s(time_budget) if time_budget is not None else None,
             timeout_s=duration_s(timeout),
             quick=quick,
+            min_effect=min_effect,
             interleave=interleave,
         )
         options = Options(
@@ -200,6 +204,36 @@ def compare(
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted before anything was measured", 130)
+
+
+def _options_of(command: Callable[..., None], without: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a function that takes **options the options of another command, so that there is one list of them."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        options = [option for name, option in signature.parameters.items() if name not in without]
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[:-1]
+        taken = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in (*own, *options)]
+        function.__signature__ = signature.replace(parameters=taken)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@app.command()
+@_options_of(compare, without=("engines", "baseline", "resume"))
+def aa(
+    engine: Annotated[str, typer.Argument(help="One variant, as eager or torch-compile[mode=max-autotune].")],
+    **options: Any,
+) -> None:
+    """Measure one variant against itself: this machine's noise floor, which later comparisons here go by."""
+    from llmbench.variants import VariantError, twice
+
+    try:
+        engines = twice(engine)
+    except VariantError as error:
+        fail(str(error), 2)
+    compare(engines=engines, baseline=None, resume=None, **options)
 
 
 @app.command()

@@ -16,9 +16,6 @@ from llmbench.protocol import Machine, Run, Status, Variant
 from llmbench.results import files
 from llmbench.results.summary import summarise
 
-#: What a second name adds to a variant's label.
-AGAIN = " (again)"
-
 
 @dataclass(frozen=True)
 class NoiseFloor:

@@ -11,7 +11,10 @@ from llmbench.protocol import DTYPE_BYTES, Scalar, Variant
 #: Short names that users of other tools know.
 DTYPE_ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
 
-_FORM = re.compile(r"(?P<engine>[A-Za-z0-9_.-]+)(?:\[(?P<options>[^\[\]]*)\])?")
+#: What stands behind a variant's second name in an A/A run: `eager` and `eager (again)` are the same thing.
+AGAIN = " (again)"
+
+_FORM = re.compile(rf"(?P<engine>[A-Za-z0-9_.-]+)(?:\[(?P<options>[^\[\]]*)\])?(?P<again>{re.escape(AGAIN)})?")
 
 
 class VariantError(ValueError):
@@ -43,6 +46,14 @@ def default_variant(spec: EngineSpec, dtype: str) -> Variant:
     return Variant(spec.name, spec.name, dtype)
 
 
+def twice(text: str) -> str:
+    """One variant's text as a list of it under two names, for an A/A run. Raises VariantError where it isn't one."""
+    pieces = [piece for piece in _split(text) if not piece.endswith(AGAIN)]
+    if len(pieces) != 1:
+        raise VariantError(f"an A/A run takes one variant, not {len(pieces)}: {text!r}")
+    return f"{pieces[0]},{pieces[0]}{AGAIN}"
+
+
 def _split(text: str) -> Iterator[str]:
     """Pieces at commas outside brackets, empty ones left out."""
     for piece in re.split(r",(?![^\[]*\])", text):
@@ -70,7 +81,9 @@ def _parse(text: str, dtype: str) -> tuple[EngineSpec, Variant]:
         **({"quantization": quantization} if quantization else {}),
         **{name: options[name] for name in sorted(options)},
     }
-    label = spec.name + (f"[{','.join(f'{name}={_text(value)}' for name, value in shown.items())}]" if shown else "")
+    label = (
+        spec.name + (f"[{','.join(f'{name}={_text(value)}' for name, value in shown.items())}]" if shown else "") + (form["again"] or "")
+    )
     return spec, Variant(label, spec.name, chosen_dtype, quantization, options)
 
 
