@@ -24,7 +24,7 @@ from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.faults import classify
 from llmbench.protocol import EngineReport, Job, Request, Status
 from llmbench.torchfast import generate as functions
-from llmbench.torchfast.model import Transformer, run_block, use_reductions
+from llmbench.torchfast.model import Transformer, run_block
 from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -100,7 +100,7 @@ class TorchEngine:
             model.setup_caches(job.request.batch_size, -(-job.request.total_tokens // 8) * 8, self.device)
             self.synchronize()
         self.model = model
-        settings: dict[str, str | int | float | bool] = {"attention": "products, float32 softmax"}
+        settings: dict[str, str | int | float | bool] = {"attention": "grouped matmul, float32 softmax"}
         settings["kv_cache_length"] = model.length
         settings.update(self.prepare(job))
         return EngineReport(
@@ -231,12 +231,7 @@ class TorchCompileEngine(TorchEngine):
         if regional:
             # All layers are then calls of one compiled function: less to compile, and nothing is fused across a layer's edge.
             self._loaded().run_block = torch.compiler.nested_compile_region(run_block)
-        settings: dict[str, str | int | float | bool] = {"mode": mode, "prefill_mode": prefill_mode, "fullgraph": True}
-        settings["regional"] = regional
-        config, length = self._loaded().config, self._loaded().length
-        if use_reductions(job.request.batch_size, config.heads, length, config.head_dim, self.device.type):
-            settings["attention"] = "reductions, float32"
-        return settings
+        return {"mode": mode, "prefill_mode": prefill_mode, "fullgraph": True, "regional": regional}
 
     def close(self) -> None:
         super().close()

@@ -153,43 +153,17 @@ class Attention(nn.Module):
             assert mask is not None
             k_cache.index_copy_(2, input_pos, k)
             v_cache.index_copy_(2, input_pos, v)
-            y = attend_one(q, k_cache, v_cache, mask)
+            y = self.attend_one(q, k_cache, v_cache, mask)
         return self.out(y.reshape(batch, length, self.heads * self.head_dim))
 
-
-def use_reductions(batch: int, heads: int, length: int, head_dim: int, device_type: str) -> bool:
-    """Whether a compiled step attends by reductions: on a CPU, while B x H x L x D is at most 2**20. Measured with TorchInductor in
-    bfloat16 at six shapes: there two calls to the library's batched product cost more than the reading."""
-    return device_type == "cpu" and batch * heads * length * head_dim <= 2**20
-
-
-def attend_one(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """One query position q [B, H, 1, D] against the caches k, v [B, K, L, D], positions where mask [L] is true: [B, K, H / K, D].
-
-    Not scaled_dot_product_attention: on a CPU, with one query, that took two to ten times as long as this.
-    """
-    batch, heads, _, head_dim = q.shape
-    compiled = torch.compiler.is_compiling() and use_reductions(batch, heads, k.shape[2], head_dim, q.device.type)
-    return (attend_by_reductions if compiled else attend_by_products)(q, k, v, mask)
-
-
-def attend_by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """As matrix products whose rows are the heads that share keys, so that each key is read once and never copied."""
-    batch, heads, _, head_dim = q.shape
-    q = q.reshape(batch, k.shape[1], heads // k.shape[1], head_dim)
-    return _weights((q @ k.transpose(2, 3)).float(), mask, head_dim).to(q.dtype) @ v
-
-
-def attend_by_reductions(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """As multiplications and sums, which a compiler fuses with what stands around them; far slower where nothing is fused."""
-    batch, heads, _, head_dim = q.shape
-    queries = q.reshape(batch, k.shape[1], heads // k.shape[1], 1, head_dim).float()
-    weights = _weights((queries * k[:, :, None].float()).sum(-1), mask, head_dim)
-    return (weights[..., None] * v[:, :, None].float()).sum(-2).to(q.dtype)
-
-
-def _weights(scores: Tensor, mask: Tensor, head_dim: int) -> Tensor:
-    return (scores * (1.0 / math.sqrt(head_dim))).masked_fill(~mask, float("-inf")).softmax(-1)
+    def attend_one(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """One query position [B, H, 1, D] against the caches [B, K, L, D]; mask [L]. The heads that share keys are a product's rows, so
+        that each key is read once and never copied."""
+        batch = q.shape[0]
+        q = q.reshape(batch, self.kv_heads, self.heads // self.kv_heads, self.head_dim)
+        scores = (q @ k.transpose(2, 3)).float() * (1.0 / math.sqrt(self.head_dim))
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(q.dtype)
+        return weights @ v
 
 
 class GatedMLP(nn.Module):

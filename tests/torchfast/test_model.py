@@ -5,7 +5,6 @@ import torch
 from tiny_checkpoints import FAMILIES
 
 from llmbench.torchfast.generate import generate, teacher_forced_logits
-from llmbench.torchfast.model import attend_by_products, attend_by_reductions
 
 pytestmark = pytest.mark.xdist_group("torch")
 PROMPT, STEPS = 19, 32
@@ -82,13 +81,3 @@ def test_late_positions_keep_float32_rotation_in_bfloat16(checkpoint, load_model
     assert model.cos.dtype == torch.float32
     angles = torch.tensor(127.0) / 10000 ** (torch.arange(0, 16, 2) / 16)
     assert torch.allclose(model.cos[127], angles.cos(), atol=1e-5)
-
-
-@pytest.mark.parametrize("kv_heads", [1, 3, 6])
-def test_both_ways_to_attend_are_scaled_dot_product_attention(kv_heads):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 6, 1, 16), torch.randn(2, kv_heads, 24, 16), torch.randn(2, kv_heads, 24, 16)
-    mask = (torch.arange(24) <= 17) & (torch.arange(24) > 5)
-    whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask[None, None, None], enable_gqa=True)
-    for attend in (attend_by_products, attend_by_reductions):
-        assert torch.allclose(attend(q, k, v, mask).reshape(2, 6, 1, 16), whole, atol=1e-5)
