@@ -45,10 +45,11 @@ def of_run(run: Run) -> float | None:
 def find(results: Path, machine: Machine, threads: int, *, fake: bool = False) -> NoiseFloor | None:
     """The floor by the newest A/A run in `results` of the same machine and number of threads, or null where there is none.
 
-    Newest by the names that run files have, which begin with their time. An A/A run of the `fake` engine, which only waits, says nothing of
+    Newest by the names that run files and suites have, which begin with their time. An A/A run of the `fake` engine, which only waits, says nothing of
     the machine: it counts with `fake` alone, and others don't count then. A file that is no run file is passed over.
     """
-    for path in sorted(results.glob("*.json"), key=lambda path: path.name, reverse=True):
+    kept = [*results.glob("*.json"), *results.glob("*/*.json")]  # runs, and suites of runs
+    for path in sorted(kept, key=lambda path: path.relative_to(results).as_posix(), reverse=True):
         try:
             # Most run files are no A/A run: a look for the words is fifty times as fast as checking the whole file.
             if path.stat().st_size > files.MAX_BYTES or b'"aa": true' not in path.read_bytes():

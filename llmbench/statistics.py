@@ -152,9 +152,9 @@ def _exp(value: float) -> float:
 
 
 def _percent(relative: float) -> str:
-    """0.0213 as `2.1 %`; three figures at most."""
+    """0.0213 as `2.1 %`; two figures, all of them from 100 on."""
     value = 100 * relative
-    return f"{value:.3g} %" if value < 1000 else "over 1000 %"
+    return f"{value:.2g} %" if value < 99.5 else f"{value:.0f} %" if value < 1000 else "over 1000 %"
 
 
 # ------------------------------------------------------------------------------------------------------------------------------- unsteady

@@ -7,6 +7,7 @@ sets each flag off is in docs/methodology.md.
 from __future__ import annotations
 
 import math
+import re
 import statistics as stdlib_statistics
 from collections.abc import Sequence
 
@@ -31,14 +32,22 @@ def row_flags(run: Run, blocks: Sequence[tuple[Block, Sequence[float]]]) -> list
 
 
 def _disturbed(run: Run, blocks: Sequence[tuple[Block, Sequence[float]]], apart: dict[int, float]) -> list[str]:
-    """Blocks that stand apart from the others, and blocks around which the machine's state tells of a disturbance."""
-    lines = []
+    """Blocks that stand apart from the others, and blocks around which the machine's state tells of a disturbance; one line for each cause."""
+    lines = [f"round {number + 1} is disturbed: {_percent_off(ratio)} than its other blocks" for number, ratio in apart.items()]
+    causes: dict[str, list[tuple[int, str]]] = {}
     for block, _ in blocks:
-        causes = [f"{_percent_off(apart[block.round])} than its other blocks"] if block.round in apart else []
-        causes += block_disturbances(run, block)
-        if causes:
-            lines.append(f"round {block.round + 1} is disturbed: {'; '.join(causes)}")
+        for cause in block_disturbances(run, block):
+            causes.setdefault(re.sub(r"[\d.]+", "#", cause), []).append((block.round, cause))
+    for found in causes.values():
+        (number, worst), count = max(found, key=lambda entry: _first_number(entry[1])), len(found)
+        rounds = f"round {number + 1} is" if count == 1 else f"{count} of {len(blocks)} rounds are"
+        lines.append(f"{rounds} disturbed: {worst}{f' (round {number + 1})' if count > 1 else ''}")
     return lines
+
+
+def _first_number(text: str) -> float:
+    found = re.search(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", text)
+    return float(found.group()) if found else 0.0
 
 
 def _slow_first(calm: Sequence[Sequence[float]]) -> list[str]:

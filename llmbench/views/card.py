@@ -98,7 +98,7 @@ def _decides(run: Run) -> str:
         return "nothing: one round gives no interval and no verdict"
     parts = [f"a {100 * run.plan.confidence:g} % interval", f"differences under {100 * run.plan.min_effect:g} % don't count"]
     if run.noise_floor is not None:
-        parts.append(f"noise floor {100 * run.noise_floor:.2g} % ({plain(run.noise_floor_source or 'A/A run')})")
+        parts.append(f"noise floor {number(100 * run.noise_floor, 2)} % ({plain(run.noise_floor_source or 'A/A run')})")
     return "; ".join(parts)
 
 

@@ -136,8 +136,10 @@ def _bar_text(row: RowSummary) -> str:
 def _noise_floor(run: Run) -> str:
     if run.aa:
         floor = noise_floor.of_run(run)
-        return f"one variant under two names: noise floor {100 * floor:.2g} %" if floor is not None else "one variant under two names"
-    return f"noise floor {100 * run.noise_floor:.2g} %" if run.noise_floor is not None else ""
+        return (
+            f"one variant under two names: noise floor {number(100 * floor, 2)} %" if floor is not None else "one variant under two names"
+        )
+    return f"noise floor {number(100 * run.noise_floor, 2)} %" if run.noise_floor is not None else ""
 
 
 def _limits(bars: Sequence[_Bar]) -> list[_Limit]:

@@ -21,7 +21,7 @@ from llmbench.results.summary import RowSummary, summarise
 from llmbench.statistics import Verdict
 from llmbench.views import fields
 from llmbench.views.fields import FIELDS, RUN_FIELDS, Field, Shown
-from llmbench.views.text import DASH, ViewError, plain
+from llmbench.views.text import DASH, ViewError, number, plain
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
 
@@ -169,11 +169,13 @@ def _noise_floor(run: Run) -> list[str]:
         floor = noise_floor.of_run(run)
         if floor is None:
             return ["the same variant under two names; no noise floor: that takes two rounds and rows that are ok"]
-        return [f"the same variant under two names: this machine's noise floor is {100 * floor:.2g} %"]
+        return [f"the same variant under two names: this machine's noise floor is {number(100 * floor, 2)} %"]
     if run.noise_floor is None:
         return []
     source = f" (A/A run: {plain(run.noise_floor_source)})" if run.noise_floor_source else ""
-    return [f"noise floor of this machine: {100 * run.noise_floor:.2g} %{source}; a smaller difference is never called faster or slower"]
+    return [
+        f"noise floor of this machine: {number(100 * run.noise_floor, 2)} %{source}; a smaller difference is never called faster or slower"
+    ]
 
 
 def _reason(row: RowSummary) -> str:
