@@ -8,9 +8,9 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import importlib.util
-import os
-import shutil
 from dataclasses import dataclass, field
+
+from llmbench.engines.compilers import missing_compiler
 
 GROUP = "llmbench.engines"
 
@@ -65,7 +65,10 @@ BUILT_IN = (
         needs_compiler=True,
         compiles=True,
         not_run_on="CUDA",
-        options={"mode": "torch.compile's mode: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"},
+        options={
+            "mode": "torch.compile's mode: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs",
+            "regional": "true: all layers are calls of one compiled function, so there is less to compile",
+        },
     ),
     EngineSpec(
         name="fake",
@@ -112,11 +115,6 @@ def find(name: str) -> EngineSpec:
     raise UnknownEngine(f"unknown engine {name!r}; {hint} (`llmbench engines` lists all)")
 
 
-def compiler() -> str | None:
-    """The C++ compiler that torch.compile would find: $CXX, else g++ or clang++ on PATH."""
-    return shutil.which(os.environ.get("CXX") or "") or shutil.which("g++") or shutil.which("clang++")
-
-
 def problem(spec: EngineSpec, device: str | None = None) -> Problem | None:
     """Why this interpreter can't run the engine, or None where nothing is known to be missing. Imports nothing."""
     for module in spec.requires:
@@ -125,6 +123,8 @@ def problem(spec: EngineSpec, device: str | None = None) -> Problem | None:
             return Problem(f"Python module {module!r} is not installed", remedy)
     if device is not None and device.partition(":")[0] not in spec.devices:
         return Problem(f"it does not run on {device}", f"--device {spec.devices[0]}")
-    if spec.needs_compiler and compiler() is None:
-        return Problem("no C++ compiler was found (CXX, g++, clang++)", "apt-get install g++")
+    if spec.needs_compiler:
+        missing = missing_compiler((device or "cpu").partition(":")[0])
+        if missing is not None:
+            return Problem(*missing)
     return None

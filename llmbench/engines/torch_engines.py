@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
-import shutil
-import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +18,7 @@ from llmbench.checkpoints.config import ModelConfig, read_config
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.tensor_files import read_entries
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
+from llmbench.engines.compilers import missing_compiler
 from llmbench.engines.faults import classify
 from llmbench.protocol import EngineReport, Job, Request, Status
 from llmbench.torchfast import generate as functions
@@ -216,7 +214,7 @@ class TorchCompileEngine(TorchEngine):
             raise Unsupported(f"torch-compile's option regional is {regional!r}; it is true or false")
         missing = missing_compiler(self._device(job.device).type)
         if missing is not None:
-            raise Unavailable(missing)
+            raise Unavailable("; ".join(missing))
 
     def prepare(self, job: Job) -> dict[str, str | int | float | bool]:
         on_cuda = self.device.type == "cuda"
@@ -237,22 +235,6 @@ class TorchCompileEngine(TorchEngine):
         super().close()
         torch._dynamo.reset()
         gc.collect()
-
-
-def missing_compiler(device_type: str) -> str | None:
-    """What TorchInductor lacks here to compile for "cpu" or "cuda", with the way to get it; None where it has all."""
-    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        return "torch-compile needs Python's C headers: install them (Debian: apt install python3-dev)"
-    if device_type == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "torch-compile on a GPU needs Triton: pip install triton"
-        if not any(shutil.which(compiler) for compiler in (os.environ.get("CC") or "gcc", "clang")):
-            return "torch-compile on a GPU needs a C compiler for Triton's launchers: install gcc (Debian: apt install gcc) or set CC"
-        return None
-    compiler = os.environ.get("CXX") or "g++"
-    if shutil.which(compiler) is None:
-        return f"torch-compile needs a C++ compiler, and {compiler!r} isn't on PATH: install g++ (Debian: apt install g++) or set CXX"
-    return None
 
 
 def _config(job: Job) -> ModelConfig:

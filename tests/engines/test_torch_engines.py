@@ -12,7 +12,7 @@ import torch
 
 from llmbench.checkpoints.config import read_config
 from llmbench.checkpoints.dummy import write_shards
-from llmbench.engines import torch_engines
+from llmbench.engines import compilers
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.torch_engines import EagerEngine, TorchCompileEngine
 from llmbench.protocol import CheckpointRef, Job, Request, Sampling, Status, Variant
@@ -172,10 +172,10 @@ def test_a_cache_beyond_memory_is_out_of_memory(job):
 
 def test_a_missing_compiler_is_said_with_what_to_install(job, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(Unavailable, match=r"'no-such-compiler' isn't on PATH.*apt install g\+\+"):
+    with pytest.raises(Unavailable, match=r"no-such-compiler is not on PATH.*apt-get install g\+\+"):
         TorchCompileEngine().supports(job)
     monkeypatch.delenv("CXX")
-    monkeypatch.setattr(torch_engines.sysconfig, "get_path", lambda name: "/nowhere")
+    monkeypatch.setattr(compilers.sysconfig, "get_path", lambda name: "/nowhere")
     with pytest.raises(Unavailable, match="python3-dev"):
         TorchCompileEngine().supports(job)
 
@@ -184,7 +184,7 @@ def test_versions_name_torch():
     assert EagerEngine().versions()["torch"] == torch.__version__
 
 
-@pytest.mark.skipif(torch_engines.missing_compiler("cpu") is not None, reason=str(torch_engines.missing_compiler("cpu")))
+@pytest.mark.skipif(compilers.missing_compiler("cpu") is not None, reason=str(compilers.missing_compiler("cpu")))
 @pytest.mark.parametrize("regional", [False, True])
 def test_compiled_gives_eagers_ids_and_compiles_once(regional, job):
     job = with_variant(job, engine="torch-compile", options={"regional": regional})
