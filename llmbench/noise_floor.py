@@ -16,6 +16,9 @@ from llmbench.protocol import Machine, Run, Status, Variant
 from llmbench.results import files
 from llmbench.results.summary import summarise
 
+#: A floor is cut here: two wild rounds have an interval without end, and no machine is that bad.
+MOST = 1000.0
+
 
 @dataclass(frozen=True)
 class NoiseFloor:
@@ -39,14 +42,14 @@ def of_run(run: Run) -> float | None:
     if not (run.aa and run.rows) or run.finished_at is None or run.interrupted or any(row.status is not Status.OK for row in run.rows):
         return None
     ends = [end for row in summarise(run) for end in (row.speedup_low, row.speedup_high) if end is not None]
-    return math.expm1(max(abs(math.log(end)) for end in ends)) if ends else None
+    return min(MOST, math.expm1(max(abs(math.log(end)) for end in ends))) if ends else None
 
 
 def find(results: Path, machine: Machine, threads: int, *, fake: bool = False) -> NoiseFloor | None:
     """The floor by the newest A/A run in `results` of the same machine and number of threads, or null where there is none.
 
-    Newest by the names that run files and suites have, which begin with their time. An A/A run of the `fake` engine, which only waits, says nothing of
-    the machine: it counts with `fake` alone, and others don't count then. A file that is no run file is passed over.
+    Newest by the names that run files and suites have, which begin with their time. An A/A run of the `fake` engine, which only waits, says
+    nothing of the machine: it counts with `fake` alone, and others don't count then. A file that is no run file is passed over.
     """
     kept = [*results.glob("*.json"), *results.glob("*/*.json")]  # runs, and suites of runs
     for path in sorted(kept, key=lambda path: path.relative_to(results).as_posix(), reverse=True):

@@ -128,7 +128,7 @@ def compare(
     needed = _rounds_needed(logs, abs(mean), effect, confidence, comparisons)
     what = "the interval includes 1" if abs(mean) > effect else f"the interval reaches beyond {_percent(min_effect)}, the estimate doesn't"
     more = f"about {needed} rounds would do" if needed else "the estimate is so near to that limit that more rounds would hardly help"
-    return Comparison(ratio, low, high, Verdict.UNDECIDED, f"{what} (± {_percent(math.expm1(half))}); {more}", needed)
+    return Comparison(ratio, low, high, Verdict.UNDECIDED, f"{what} (± {_percent(_exp(half) - 1)}); {more}", needed)
 
 
 def _rounds_needed(logs: Sequence[float], estimate: float, effect: float, confidence: float, comparisons: int) -> int | None:
