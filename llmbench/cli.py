@@ -19,7 +19,9 @@ import typer
 
 if TYPE_CHECKING:
     from llmbench.comparison import Prepared
+    from llmbench.grid import Cell, Suite
     from llmbench.protocol import Run
+    from llmbench.views.progress import Progress as FullProgress
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
 
@@ -80,7 +82,7 @@ def _llmbench(
 def compare(
     context: typer.Context,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="A folder with a checkpoint, an alias (smollm2-135m), or a hub id.")
+        str | None, typer.Option("--model", "-m", help="A folder with a checkpoint, an alias (smollm2-135m), or a hub id. Several: a,b.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with this run file: what it lacks is measured, all else comes from it.")
@@ -93,15 +95,17 @@ def compare(
     ] = None,
     baseline: Annotated[str | None, typer.Option(help="The variant that the others are compared with. Default: eager.")] = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "--output-len", "-n", help="Tokens to generate for each sequence.")
-    ] = 200,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Sequences at once, all with the same prompt.")] = 1,
+        str, typer.Option("--max-new-tokens", "--output-len", "-n", help="Tokens to generate for each sequence. Several: 32,200.")
+    ] = "200",
+    batch_size: Annotated[str, typer.Option("--batch-size", "-b", help="Sequences at once, all with the same prompt. Several: 1,4.")] = "1",
     prompt: Annotated[str | None, typer.Option(help='The prompt. Default: "Hello, my name is".')] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A text file with the prompt.")] = None,
-    input_len: Annotated[int | None, typer.Option(help="Synthetic prompt ids instead, this many, drawn from --seed.")] = None,
+    input_len: Annotated[
+        str | None, typer.Option(help="Synthetic prompt ids instead, this many, drawn from --seed. Several: 128,1024.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely id (greedy); above 0 samples.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely ids.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16. Several: float32,bfloat16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:i.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads of every engine. Default: the usable physical cores.")] = None,
     rounds: Annotated[int, typer.Option(help="Processes of each variant.")] = 5,
@@ -127,8 +131,12 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No card and no progress.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Measure a model under several engines, print the table, keep a run file and draw the bars."""
+    """Measure a model under several engines, print the table, keep a run file and draw the bars.
+
+    Several models, dtypes, lengths or batch sizes, as --batch-size 1,4, give one run each, in one folder of results/.
+    """
     from llmbench.comparison import Options, SetupError, UsageError, estimate_s, execute, exit_code, prepare
+    from llmbench.grid import expand
     from llmbench.protocol import Plan
     from llmbench.results.files import RunFileError, load
     from llmbench.resume import continue_from, options_of
@@ -154,12 +162,8 @@ def compare(
             baseline=baseline,
             prompt=prompt,
             prompt_file=prompt_file,
-            input_len=input_len,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
             temperature=temperature,
             top_k=top_k,
-            dtype=dtype,
             device=device,
             threads=threads,
             plan=plan,
@@ -170,6 +174,9 @@ def compare(
             python=_interpreters(python or []),
             command=["llmbench", *sys.argv[1:]],
         )
+        lists = {"model": model, "dtype": dtype, "input_len": input_len, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
+        cells = expand(options, lists)
+        options = cells[0].options
         if (model is None) == (resume is None):
             fail("give --model, or --resume RUN to go on with one", 2)
         if resume is not None:
@@ -179,6 +186,8 @@ def compare(
             options = options_of(old, options)
         _check_outputs(output, chart)
         progress = make_progress(quiet, sys.stderr)
+        if len(cells) > 1:
+            raise typer.Exit(_compare_suite(cells, progress, format, output, chart, show_text, dry_run, quiet, verbose))
         prepared = prepare(options, dry_run=dry_run, say=progress.message)
         if old is not None and not dry_run:
             progress.message(f"{continue_from(prepared, old)} blocks are kept")
@@ -204,6 +213,46 @@ def compare(
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted before anything was measured", 130)
+
+
+def _compare_suite(
+    cells: list[Cell],
+    progress: FullProgress,
+    format: str,
+    output: Path | None,
+    chart: Path | None,
+    show_text: bool,
+    dry_run: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """One run for each cell, the table of all, one chart. Returns the exit code."""
+    from llmbench.comparison import estimate_s
+    from llmbench.grid import measure, settle
+
+    def announce(words: str, prepared: Prepared) -> None:
+        progress.message(words)
+        if not quiet or dry_run:
+            _print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
+
+    suite = settle(cells, dry_run=dry_run, say=progress.message)
+    for failure in suite.failures:
+        typer.echo(f"llmbench: {failure}", err=True)
+    if dry_run or not suite.settled:
+        for index, (cell, prepared) in enumerate(suite.settled):
+            typer.echo(f"{chr(10) if index else ''}run {index + 1} of {len(suite.settled)}: {cell.words}")
+            _print_card(prepared, estimate_s(prepared), to_stdout=True)
+        return (3 if suite.failures else 0) if suite.settled else 1
+    try:
+        measure(suite, progress, announce)
+    finally:
+        progress.close()
+    if suite.runs:
+        _report_suite(suite, format, output, chart, show_text, verbose)
+    unsaved = [prepared.unsaved for _, prepared in suite.measured if prepared.unsaved is not None]
+    for failure in [*suite.failures, *unsaved]:  # again: what was told at the start has scrolled away
+        typer.echo(f"llmbench: {failure}", err=True)
+    return 1 if unsaved else suite.exit_code
 
 
 def _options_of(command: Callable[..., None], without: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -238,7 +287,7 @@ def aa(
 
 @app.command()
 def show(
-    runs: Annotated[list[Path], typer.Argument(help="Run files.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run files, or folders of suites.")],
     format: FormatOption = "table",
     output: OutputOption = None,
     verbose: VerboseOption = False,
@@ -254,7 +303,7 @@ def show(
 
 @app.command()
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run files.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run files, or folders of suites.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture, .png or .svg.")] = Path("bars.png"),
 ) -> None:
     """Draw the tokens-per-second bars of kept run files."""
@@ -306,13 +355,15 @@ def _check_resume(context: typer.Context) -> None:
 
 
 def _load(paths: list[Path]) -> list[Run]:
-    """The runs of the given files. A file that isn't one is named and ends the command."""
+    """The runs of the given files and suite folders. A file that isn't one is named and ends the command."""
+    from llmbench.grid import run_files
     from llmbench.results.files import RunFileError, load
 
     try:
-        return [load(path) for path in paths]
+        runs = [load(path) for path in run_files(paths)]
     except RunFileError as error:
         fail(str(error), 1)
+    return runs or fail(f"no run files (*.json) in {', '.join(map(str, paths))}", 1)
 
 
 def _check_outputs(output: Path | None, chart: Path | None) -> None:
@@ -348,11 +399,7 @@ def _report(prepared: Prepared, path: Path, format: str, output: Path | None, ch
     run = prepared.run
     _emit([run], format, output, verbose)
     if show_text:
-        for row in run.rows:
-            ids = next((block.ids for block in reversed(row.blocks) if block.ids), None)
-            if ids is not None:
-                text = prepared.tokenizer.decode(ids[0]) if prepared.tokenizer else f"ids {ids[0]}"
-                typer.echo(f"\n{row.variant.label}: {text}", err=format not in ("table", "markdown"))
+        _show_text(prepared, format)
     typer.echo(f"run file: {path}", err=True)
     if any(block.of_kind("sample") for row in run.rows for block in row.blocks):
         picture = chart or path.with_suffix(".png")
@@ -362,13 +409,41 @@ def _report(prepared: Prepared, path: Path, format: str, output: Path | None, ch
         typer.echo(f"logs:     {logs_of(path)}", err=True)
 
 
-def _emit(runs: list[Run], format: str, output: Path | None, verbose: bool) -> None:
-    """The runs in a format, to a file or stdout."""
+def _report_suite(suite: Suite, format: str, output: Path | None, chart: Path | None, show_text: bool, verbose: bool) -> None:
+    """The table of all runs, their texts, one chart and where everything lies."""
+    from llmbench.views.chart import draw
+
+    assert suite.folder is not None
+    _emit(suite.runs, format, output, verbose, as_list=True)
+    if show_text:
+        for cell, prepared in suite.settled[: len(suite.measured)]:
+            typer.echo(f"\n{cell.words}", err=format not in ("table", "markdown"))
+            _show_text(prepared, format)
+    typer.echo(f"suite:    {suite.folder}", err=True)
+    if any(block.of_kind("sample") for run in suite.runs for row in run.rows for block in row.blocks):
+        picture = chart or suite.folder / "bars.png"
+        draw(suite.runs, picture)
+        typer.echo(f"chart:    {picture}", err=True)
+
+
+def _show_text(prepared: Prepared, format: str) -> None:
+    """What each variant generated last."""
+    for row in prepared.run.rows:
+        ids = next((block.ids for block in reversed(row.blocks) if block.ids), None)
+        if ids is not None:
+            text = prepared.tokenizer.decode(ids[0]) if prepared.tokenizer else f"ids {ids[0]}"
+            typer.echo(f"\n{row.variant.label}: {text}", err=format not in ("table", "markdown"))
+
+
+def _emit(runs: list[Run], format: str, output: Path | None, verbose: bool, as_list: bool = False) -> None:
+    """The runs in a format, to a file or stdout. as_list: json is an array of a single run too."""
     from llmbench.results.files import write_atomically
     from llmbench.views.table import render
 
     color = output is None and _color(sys.stdout)
     text = render(runs, format, width=_width(), verbose=verbose, color=color)
+    if as_list and format == "json" and len(runs) == 1:
+        text = f"[{text.strip()}]\n"
     if output is None:
         typer.echo(text.rstrip("\n"))
         return

@@ -1,0 +1,207 @@
+"""Several runs in one call: `--batch-size 1,4 --input-len 128,1024 --model a,b` is one run for each combination, all in one suite folder.
+
+`expand` is pure. `settle` prepares every run before anything is measured, so that no typing error shows after an hour; a model that can't be had
+is told and left out, the others go on. `measure` runs them one after another and keeps each as its own run file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmbench.block import utc_now
+from llmbench.comparison import Options, Prepared, SetupError, UsageError, check, execute, exit_code, prepare
+from llmbench.protocol import Run
+from llmbench.results import files
+from llmbench.schedule import Progress
+from llmbench.variants import DTYPE_ALIASES
+
+#: Options of `compare` that take a list, outermost first: a checkpoint's runs stand together.
+AXES = ("model", "dtype", "input_len", "max_new_tokens", "batch_size")
+#: How people read them, and how they stand in a file's name.
+_WORDS = {"model": "{}", "dtype": "{}", "input_len": "input {}", "max_new_tokens": "{} new tokens", "batch_size": "batch {}"}
+_FILE_WORDS = {"model": "", "dtype": "-{}", "input_len": "-in{}", "max_new_tokens": "-out{}", "batch_size": "-batch{}"}
+#: The least that a run gets of a time budget that is used up: its first round is whole in any case.
+_LEAST_BUDGET_S = 1.0
+
+
+class Starts(Progress, Protocol):
+    """Progress that is told of each run."""
+
+    def start(self, run: Run) -> None: ...
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination: its options, and what sets it apart from the others, in words and for a file's name."""
+
+    options: Options
+    words: str
+    suffix: str
+
+
+@dataclass
+class Suite:
+    """All runs of one call. `failures`: what could not be run, a line each."""
+
+    results: Path
+    settled: list[tuple[Cell, Prepared]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    budget_s: float | None = None  # for all runs together
+    folder: Path | None = None
+    measured: list[tuple[Path, Prepared]] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def runs(self) -> list[Run]:
+        return [prepared.run for _, prepared in self.measured]
+
+    @property
+    def exit_code(self) -> int:
+        """As a single run's: 0 all good, 1 nothing measured, 3 something failed, 130 interrupted."""
+        if self.interrupted:
+            return 130
+        codes = [exit_code(run) for run in self.runs]
+        if codes and not any(codes) and not self.failures:
+            return 0
+        return 3 if any(code in (0, 3) for code in codes) else 1
+
+
+def expand(base: Options, lists: Mapping[str, str | None]) -> list[Cell]:
+    """Every combination of comma-separated values, the last axis fastest. Raises UsageError for what is no list of the axis's values.
+
+    lists: axis -> text as typed; null, or an axis left out: base's own value. A call without a comma gives one cell, `base` with its values.
+    """
+    values = {axis: _values(axis, lists[axis]) for axis in AXES if lists.get(axis) is not None}
+    varied = [axis for axis in AXES if len(values.get(axis, [])) > 1]
+    cells = []
+    for combination in itertools.product(*values.values()):
+        chosen: dict[str, Any] = dict(zip(values, combination, strict=True))
+        words = ", ".join(_WORDS[axis].format(chosen[axis]) for axis in varied)
+        suffix = "".join(_FILE_WORDS[axis].format(chosen[axis]) for axis in varied)
+        cells.append(Cell(dataclasses.replace(base, **chosen), words, suffix))
+    return cells
+
+
+def _values(axis: str, text: str | None) -> list[str | int]:
+    text = text or ""
+    option = "--" + axis.replace("_", "-")
+    # A folder's name may hold a comma.
+    pieces = [text] if axis == "model" and os.path.lexists(text) else [piece.strip() for piece in text.split(",")]
+    found: list[str | int] = []
+    for piece in pieces:
+        if axis in ("model", "dtype"):
+            if not piece:
+                raise UsageError(f"{option} {text!r}: a name is missing; write {option} a,b")
+            found.append(DTYPE_ALIASES.get(piece, piece) if axis == "dtype" else piece)
+        elif re.fullmatch(r"[+-]?\d{1,12}", piece):
+            found.append(int(piece))
+        else:
+            raise UsageError(f"{option} {text!r}: {piece!r} is no whole number; write a number, or several as 1,4")
+    for value in found:
+        if found.count(value) > 1:
+            raise UsageError(f"{option} {text!r}: {value} is named twice")
+    return found
+
+
+def settle(cells: list[Cell], *, dry_run: bool = False, say: Callable[[str], None] = lambda text: None) -> Suite:
+    """Prepares every cell. Raises UsageError with the faults of all cells, a line each; what can't be had becomes a failure of the suite."""
+    _all_or_none(cells, lambda cell: check(cell.options))
+    budget_s = cells[0].options.plan.time_budget_s
+    suite = Suite(cells[0].options.home / "results", budget_s=budget_s)
+    missing: dict[str, str] = {}  # model -> why it can't be had: asked once, a hub that doesn't answer takes its time
+
+    def settle_one(cell: Cell) -> None:
+        model, options = cell.options.model, cell.options
+        if model in missing:
+            return
+        if budget_s is not None:
+            options = dataclasses.replace(options, plan=dataclasses.replace(options.plan, time_budget_s=budget_s / len(cells)))
+        try:
+            like = suite.settled[0][1] if suite.settled else None
+            suite.settled.append((cell, prepare(options, dry_run=dry_run, say=say, like=like)))
+        except SetupError as error:
+            missing[model] = str(error)
+            runs = sum(other.options.model == model for other in cells)
+            suite.failures.append(f"{model}: {error}" + (f" ({runs} runs)" if runs > 1 else ""))
+
+    _all_or_none(cells, settle_one)
+    return suite
+
+
+def _all_or_none(cells: list[Cell], action: Callable[[Cell], None]) -> None:
+    """Does it for every cell; raises one UsageError for all that failed, each line once."""
+    lines: dict[str, list[str]] = {}
+    for cell in cells:
+        try:
+            action(cell)
+        except UsageError as error:
+            lines.setdefault(str(error), []).append(cell.words)
+    if lines:
+        told = (text if len(places) == len(cells) or not places[0] else f"{'; '.join(places)}: {text}" for text, places in lines.items())
+        raise UsageError("\n".join(told))
+
+
+def measure(suite: Suite, progress: Starts, announce: Callable[[str, Prepared], None]) -> None:
+    """Measures all settled runs into one folder. Ctrl-C ends it with what was measured. Raises SetupError where no folder can be made.
+
+    announce is told of each run before it starts: "run 2 of 4: batch 4", and the run.
+    """
+    suite.folder = reserve_folder(suite.results, utc_now())
+    start_s = time.monotonic()
+    for index, (cell, prepared) in enumerate(suite.settled):
+        run = prepared.run
+        run.suite_id, run.started_at, prepared.results = suite.folder.name, utc_now(), suite.folder
+        if suite.budget_s is not None:
+            share_s = share_of(suite.budget_s, time.monotonic() - start_s, len(suite.settled) - index)
+            run.plan = dataclasses.replace(run.plan, time_budget_s=share_s)
+        number = f"{index + 1:0{len(str(len(suite.settled)))}d}"
+        try:
+            announce(f"run {index + 1} of {len(suite.settled)}: {cell.words}", prepared)
+            progress.start(run)
+            path = files.reserve(suite.folder, run.started_at, f"{number}-{Path(run.model.name).name[:30]}{cell.suffix}")
+            suite.measured.append((path, prepared))
+            execute(prepared, progress, path)
+        except KeyboardInterrupt:
+            suite.interrupted = True
+            return
+        except files.RunFileError as error:
+            suite.failures.append(f"{cell.words}: {error}")
+        except SetupError as error:  # the run file could not be begun
+            suite.measured.pop()
+            suite.failures.append(f"{cell.words}: {error}")
+
+
+def share_of(budget_s: float, spent_s: float, runs_left: int) -> float:
+    """Seconds for the next run: an even share of what is left, so that a run which ends early leaves its time to the others."""
+    return max(_LEAST_BUDGET_S, (budget_s - spent_s) / runs_left)
+
+
+def reserve_folder(results: Path, started_at: str) -> Path:
+    """Creates results/<time>-suite under a name of its own."""
+    stamp = re.sub(r"[^0-9]", "", started_at[:19])
+    name = f"{stamp[:8]}-{stamp[8:]}-suite"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            folder = results / (name if number == 1 else f"{name}-{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise SetupError(f"results can't be written in {results}: {error.strerror or error}; set LLMBENCH_HOME") from None
+    raise AssertionError("unreachable")
+
+
+def run_files(paths: list[Path]) -> list[Path]:
+    """Run files, a suite's folder replaced by those in it in the order they were measured, which their names have."""
+    return [found for path in paths for found in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
