@@ -22,6 +22,7 @@ from llmbench.engines.base import Engine, EngineError
 from llmbench.engines.faults import classify
 from llmbench.protocol import Command, Job, Reply, Sample, Status, decode, encode
 from llmbench.worker import probe
+from llmbench.worker.accuracy import check, write_logits
 from llmbench.worker.energy import EnergyCounter
 from llmbench.worker.memory import PhasePeaks
 from llmbench.worker.timing import now_s, timed
@@ -85,11 +86,16 @@ class Worker:
         host, device = self._peaks.end_phase() if self._peaks else (None, None)
         return {"peak_bytes": host, "device_peak_bytes": device}
 
-    def generate(self, kind: str, max_new_tokens: int, want_ids: bool = False) -> dict[str, Any]:
-        """One timed generation of the job's request with max_new_tokens new tokens. Ids are counted here, whatever the engine claims."""
+    def generate(self, kind: str, max_new_tokens: int, want_ids: bool = False, prompt_ids: list[int] | None = None) -> dict[str, Any]:
+        """One timed generation of the job's request with max_new_tokens new tokens. Ids are counted here, whatever the engine claims.
+
+        prompt_ids: another prompt of the same length instead of the request's.
+        """
         import dataclasses
 
         request = dataclasses.replace(self.job.request, max_new_tokens=max_new_tokens)
+        if prompt_ids is not None:
+            request = dataclasses.replace(request, prompt_ids=tuple(prompt_ids))
         started_s = now_s() - self._start_s
         self._energy = self._energy or EnergyCounter(self.job.device)
         meter = self._energy.around(self.engine.synchronize)
@@ -104,6 +110,18 @@ class Worker:
             energy_j=energy_j,
         )
         return {"sample": encode(sample), "ids": ids if want_ids else None}
+
+    def logits(self, ids: list[int], first: int, into: str) -> dict[str, Any]:
+        """Writes the engine's logits after ids[first] to ids[-1] into a file, float32 [positions, vocab]."""
+        positions, vocab = write_logits(self.engine.logits(ids), first, len(ids), Path(into))
+        return {"positions": positions, "vocab": vocab}
+
+    def accuracy(
+        self, job: dict[str, Any], new_ids: list[list[int]], logits: str | None, first: int, stop: int, cache: str | None
+    ) -> dict[str, Any]:
+        """The verdict on another worker's logits and ids; needs torch and numpy, and no open engine."""
+        verdict = check(decode(Job, job), new_ids, Path(logits) if logits else None, first, stop, Path(cache) if cache else None)
+        return {"accuracy": encode(verdict)}
 
     def close(self) -> dict[str, Any]:
         """Closes the engine. The loop ends after the reply."""
