@@ -30,7 +30,7 @@ FRESH_PROMPTS = 3
 class Ask(Protocol):
     """Has the block's worker do one thing."""
 
-    def __call__(self, do: str, /, **arguments: Any) -> dict[str, Any]: ...
+    def __call__(self, do: str, **arguments: Any) -> dict[str, Any]: ...
 
 
 class Progress(Protocol):
@@ -74,13 +74,13 @@ def gather(ask: Ask, block: Block, job: Job, vocab: int, into: Path) -> None:
         return
     first, stop = span(job.request, len(block.ids[0]))
     ids = [*job.request.prompt_ids, *block.ids[0]][:stop]
-    why = "not compared with the reference yet"
+    why = None
     try:
         ask("logits", ids=ids, first=first, into=str(into))
     except WorkerFailed as failure:
         into.unlink(missing_ok=True)
         why = f"no logits: {failure.reason}"
-    block.accuracy = Accuracy("skipped", True, why)
+    block.accuracy = Accuracy("pending", True, why)
 
 
 def check_rows(
@@ -102,8 +102,8 @@ def check_rows(
     try:
         for row in run.rows:
             label = row.variant.label
-            block = next((block for block in row.blocks if block.status is Status.OK and block.ids), None)
-            if label not in jobs or block is None or any(block.accuracy and block.accuracy.method != "skipped" for block in row.blocks):
+            block = next((block for block in row.blocks if block.status is Status.OK and block.accuracy), None)
+            if label not in jobs or block is None or any(block.accuracy and block.accuracy.method != "pending" for block in row.blocks):
                 continue
             progress.block(label, block.round, run.plan.rounds)
             progress.step("comparing with float32 arithmetic")
@@ -145,9 +145,8 @@ def _ask(worker: Worker, run: Run, job: Job, block: Block, logits: Path | None, 
         cache=None if cache is None else str(cache),
     )
     found: Accuracy = decode(Accuracy, answer["accuracy"])
-    missing = block.accuracy.reason if block.accuracy is not None else None
-    if found.method == "ids" and found.reason is None and missing is not None and missing.startswith("no logits"):
-        found = dataclasses.replace(found, reason=missing)
+    if found.method == "ids" and found.reason is None and block.accuracy is not None:  # why there are no logits
+        found = dataclasses.replace(found, reason=block.accuracy.reason)
     return found
 
 
@@ -163,9 +162,3 @@ def note_differences(run: Run) -> None:
         generations = {str(block.ids) for block in row.blocks if block.ids and block.status is Status.OK}
         if len(generations) > 1:
             run.notes.append(f"{row.variant.label}: its blocks gave {len(generations)} different generations")
-
-
-def skip_note(run: Run) -> None:
-    """Says in the run's notes that accuracy was switched off."""
-    if not run.plan.accuracy:
-        run.notes.append("accuracy was not checked (--no-accuracy)")

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from llmbench.accuracy import gather
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
 from llmbench.machine_state import read_state
-from llmbench.plausibility import count_fault, vocabulary_fault
+from llmbench.plausibility import block_fault, count_fault, vocabulary_fault
 from llmbench.protocol import Bandwidth, Block, EngineReport, Job, Plan, Sample, Status, decode, encode
 from llmbench.supervise import Worker, WorkerFailed
 
@@ -38,6 +39,7 @@ class BlockSetup:
     vocab: int
     stamp: str  # of the checkpoint when the run began
     python: tuple[str, ...] = ()  # another interpreter, with its flags
+    logits: Path | None = None  # where the engine's logits go; None: accuracy isn't looked at in this block
 
 
 def utc_now() -> str:
@@ -92,7 +94,7 @@ class BlockMeasurement:
         return self._guard(lambda: self._sample(number, iters))
 
     def finish(self) -> bool:
-        """Reads memory and bandwidth, lets the worker leave."""
+        """Reads memory, bandwidth and, where asked, logits; judges the samples; lets the worker leave."""
         return self._guard(self._finish)
 
     def _guard(self, action: Callable[[], None]) -> bool:
@@ -132,6 +134,12 @@ class BlockMeasurement:
         self.block.state_after = read_state(self.setup.job.device)  # while the worker lives: clocks and throttling as under load
         self._end_phase("steady")
         self._probe_bandwidth()
+        if self.setup.logits is not None:
+            self.steps.step("reading its logits")
+            gather(self._ask, self.block, self.setup.job, self.setup.vocab, self.setup.logits)
+        fault = block_fault(self.block, len(self.setup.job.request.prompt_ids))
+        if fault is not None:
+            raise WorkerFailed(*fault, alive=True)
         assert self._worker is not None
         self._worker.close()
 

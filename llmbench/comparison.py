@@ -183,6 +183,7 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
         logs=files.logs_of(path),
         save=lambda current: files.save(current, path),
         progress=progress,
+        references=prepared.results.parent / "checkpoints" / ".references",
     )
     try:
         schedule.measure()

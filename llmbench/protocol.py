@@ -204,7 +204,7 @@ class Accuracy:
     float64. `passed` is decided by `error` or, where the engine gives no logits, by its greedy ids; quality never fails a row.
     """
 
-    method: str  # "logits", "ids" or "skipped"
+    method: str  # "logits", "ids", "skipped", or "pending" until the comparison after the first round
     passed: bool
     reason: str | None = None  # why it failed, or why it was skipped
     positions: int = 0  # logits or ids compared

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import psutil
 
-from llmbench import budget
+from llmbench import accuracy, budget
 from llmbench.block import BlockMeasurement, BlockSetup, Steps, measure_block, utc_now
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
@@ -52,9 +52,18 @@ class Schedule:
     """Measures the contestants of one run."""
 
     def __init__(
-        self, run: Run, contestants: list[Contestant], *, vocab: int, logs: Path, save: Callable[[Run], None], progress: Progress
+        self,
+        run: Run,
+        contestants: list[Contestant],
+        *,
+        vocab: int,
+        logs: Path,
+        save: Callable[[Run], None],
+        progress: Progress,
+        references: Path | None = None,
     ) -> None:
-        """logs: an existing folder beside the run file, for what the workers print."""
+        """logs: an existing folder beside the run file, for what the workers print. references: where reference logits are kept."""
+        self._references = references
         self._run, self._contestants, self._vocab, self._logs = run, contestants, vocab, logs
         self._save, self._progress = save, progress
         self._start_s = 0.0
@@ -74,6 +83,8 @@ class Schedule:
         try:
             rounds, iters = plan.rounds, plan.num_iters
             number = 0
+            if not plan.accuracy:
+                self._run.notes.append("accuracy was not checked (--no-accuracy)")
             while number < rounds:
                 if number > 0 and plan.time_budget_s is not None:
                     left, iters = self._fit(plan.rounds - number)
@@ -81,6 +92,7 @@ class Schedule:
                 if number >= rounds or not any(contestant.row.status is Status.OK for contestant in self._contestants):
                     break
                 self._measure_round(number, rounds, iters, caches)
+                self._check_accuracy(caches)
                 number += 1
             self._note_cuts(number)
         except KeyboardInterrupt:
@@ -89,6 +101,7 @@ class Schedule:
         finally:
             shutil.rmtree(caches, ignore_errors=True)
             self._check_plausible()
+            accuracy.note_differences(self._run)
             self._run.finished_at = utc_now()
             self._keep()
 
@@ -173,8 +186,29 @@ class Schedule:
             vocab=self._vocab,
             stamp=self._stamp,
             python=contestant.python,
+            logits=self._logits_file(contestant, caches) if self._wants_accuracy(contestant) else None,
         )
         return block, setup
+
+    def _wants_accuracy(self, contestant: Contestant) -> bool:
+        return self._run.plan.accuracy and contestant.spec.reads_weights and not any(block.accuracy for block in contestant.row.blocks)
+
+    def _logits_file(self, contestant: Contestant, caches: Path) -> Path:
+        return caches / f"{self._contestants.index(contestant)}.logits"
+
+    def _check_accuracy(self, caches: Path) -> None:
+        """Compares with the reference what wrote logits, or only ids, in this round and has no verdict yet."""
+        fresh = [entry for entry in self._contestants if any(block.accuracy for block in entry.row.blocks)]
+        accuracy.check_rows(
+            self._run,
+            {entry.row.variant.label: entry.job for entry in fresh},
+            {entry.row.variant.label: self._logits_file(entry, caches) for entry in fresh},
+            cache=self._references,
+            log=self._logs / "accuracy.log",
+            environment=worker_environment(self._run.threads, caches / "accuracy"),
+            progress=self._progress,
+        )
+        self._keep()
 
     def _keep(self) -> None:
         """Saves the run; where that fails, says so and goes on: what is measured can still be shown, and a later save may work."""
