@@ -329,6 +329,19 @@ def list_engines(
     typer.echo(engines_json() if format == "json" else engines_table(_width(), _color(sys.stdout)))
 
 
+@app.command()
+def models(
+    format: Annotated[str, typer.Option("--format", "-f", help="table or json.")] = "table",
+) -> None:
+    """List the models that have a short name: shape, bytes in each dtype, context, and what lies in checkpoints/."""
+    from llmbench.comparison import home
+    from llmbench.views.listing import models_json, models_table
+
+    if format not in ("table", "json"):
+        fail(f"--format {format!r}; there are table and json", 2)
+    typer.echo(models_json(home()) if format == "json" else models_table(home(), _width(), _color(sys.stdout)))
+
+
 # ---------------------------------------------------------------------------------------------------------------------------- in and out
 
 
