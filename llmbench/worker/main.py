@@ -61,6 +61,11 @@ class Worker:
         """The read bandwidth of the device's memory, now."""
         return {"bandwidth": encode(probe.read_bandwidth(device, threads))}
 
+    def versions(self, target: str) -> dict[str, Any]:
+        """Imports an engine ("module:Class") and asks which libraries it runs on. Fails where they are missing or broken."""
+        module, _, name = target.partition(":")
+        return {"versions": getattr(importlib.import_module(module), name)().versions()}
+
     def open(self, target: str, job: dict[str, Any]) -> dict[str, Any]:
         """Imports the engine ("module:Class") and asks it whether it can do the job."""
         module, _, name = target.partition(":")
