@@ -342,6 +342,36 @@ def models(
     typer.echo(models_json(home()) if format == "json" else models_table(home(), _width(), _color(sys.stdout)))
 
 
+@app.command()
+def doctor(
+    engine: Annotated[str | None, typer.Option("--engine", "-e", help="Look at this engine only.")] = None,
+    python: Annotated[list[str] | None, typer.Option(help="ENGINE=PATH: the interpreter of an engine. May be repeated.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Don't ask the model hub.")] = False,
+    format: Annotated[str, typer.Option("--format", "-f", help="table, or json for bug reports.")] = "table",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Look at the machine: devices, versions, bandwidth, room, the hub, and what is missing for which engine."""
+    import json
+
+    from llmbench.comparison import home
+    from llmbench.doctor import examine, exit_code
+    from llmbench.engines.registry import UnknownEngine
+    from llmbench.views.doctor_page import page
+    from llmbench.views.progress import progress as make_progress
+
+    if format not in ("table", "json"):
+        fail(f"--format {format!r}; there are table and json", 2)
+    say = make_progress(quiet, sys.stderr).message
+    try:
+        found = examine(home=home(), engine=engine, python=_interpreters(python or []), offline=offline, say=say)
+    except UnknownEngine as error:
+        fail(str(error), 2)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    typer.echo(json.dumps(found, indent=1) if format == "json" else page(found, _width(), _color(sys.stdout)))
+    raise typer.Exit(exit_code(found))
+
+
 # ---------------------------------------------------------------------------------------------------------------------------- in and out
 
 
