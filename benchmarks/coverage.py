@@ -204,6 +204,7 @@ def main() -> None:
         for noise, rounds in sorted([*worlds, (0.01, 30), (0.03, 30)]):
             one = one_sided(noise, rounds, arguments.runs, arguments.seed, 0.15, rows)
             cells = (
+                math.expm1(one.half_width),
                 one.coverage,
                 one.false_calls,
                 one.found,
