@@ -30,6 +30,7 @@ from llmbench.protocol import (
     encode,
 )
 from llmbench.results.summary import CACHE_FACTOR, RowSummary, block_rate, limit_tokens_per_s, summarise
+from llmbench.statistics import Verdict
 
 GIB = 2**30
 BYTES_PER_TOKEN = 912
@@ -269,3 +270,73 @@ def test_without_a_good_baseline_ratios_are_null(baseline: Row | None) -> None:
 
 def test_a_run_without_a_baseline() -> None:
     assert [figure.speedup for figure in summarise(run(eager(), compiled(), baseline=None))] == [None, None]
+
+
+# ------------------------------------------------------------------------------------------------------------------ intervals and verdicts
+
+
+def ratios(label: str, *values: float, **fields: Any) -> Row:
+    """A row whose rounds are these times as fast as 1 second a generation."""
+    return row(label, *(block(number, [1 / value]) for number, value in enumerate(values)), **fields)
+
+
+def test_the_interval_and_the_verdict_it_decides() -> None:
+    base = ratios("eager", 1, 1, 1)
+    # Logarithms 0.1, 0.2, 0.3: mean 0.2, s = 0.1; t(2; 97.5 %) = 4.302653.
+    alone = one(summarise(run(base, ratios("openvino", *(2.718281828**log for log in (0.1, 0.2, 0.3))))), "openvino")
+    assert (alone.speedup_low, alone.speedup_high) == (pytest.approx(0.952734, rel=1e-4), pytest.approx(1.565827, rel=1e-4))
+    assert alone.verdict is Verdict.UNDECIDED
+    assert alone.rounds_needed is not None
+    assert f"about {alone.rounds_needed} rounds would do" in str(alone.verdict_reason)
+    clear = one(summarise(run(base, ratios("openvino", 2.0, 2.01, 1.99))), "openvino")
+    assert clear.verdict is Verdict.FASTER
+    assert clear.rounds_needed is None
+    baseline = one(summarise(run(base, ratios("openvino", 2.0, 2.01, 1.99))), "eager")
+    assert (baseline.speedup, baseline.speedup_low, baseline.verdict, baseline.verdict_reason) == (1.0, None, None, None)
+
+
+def test_each_comparison_that_is_shown_widens_the_intervals() -> None:
+    def high(*others: Row) -> float:
+        return one(summarise(run(ratios("eager", 1, 1, 1), ratios("openvino", 1.1, 1.2, 1.3), *others)), "openvino").speedup_high or 0.0
+
+    alone = high()
+    assert high(ratios("a", 1, 1.1, 1)) > alone
+    assert high(ratios("a", 1, 1.1, 1), ratios("b", 1, 1.1, 1)) > high(ratios("a", 1, 1.1, 1))
+    # Rows that get no interval don't count.
+    crashed = row("a", block(0, [1.0]), block(1, [1.0]), block(2, [], status=Status.CRASHED, reason="signal 9"))
+    assert high(crashed) == high(row("a", block(0, [1.0]))) == high(row("a")) == pytest.approx(alone)
+
+
+def test_a_row_that_failed_gets_no_verdict() -> None:
+    failed = ratios("openvino", 2.0, 2.01, 1.99)
+    failed.status, failed.reason = Status.IMPLAUSIBLE, "too fast"
+    figures = one(summarise(run(ratios("eager", 1, 1, 1), failed)), "openvino")
+    assert (figures.speedup_low, figures.verdict, figures.verdict_reason) == (None, None, "implausible: no verdict")
+    assert figures.speedup == pytest.approx(2.0, rel=1e-3)
+
+
+def test_one_round_and_quick_give_no_verdict_and_say_so() -> None:
+    figures = one(summarise(run(ratios("eager", 1), ratios("openvino", 2))), "openvino")
+    assert (figures.speedup, figures.speedup_low, figures.verdict) == (pytest.approx(2.0), None, None)
+    assert figures.verdict_reason == "one round: no interval, no verdict"
+    quick = run(ratios("eager", 1, 1), ratios("openvino", 2, 2.01))
+    quick.plan = Plan(quick=True)
+    assert one(summarise(quick), "openvino").verdict is None
+    assert one(summarise(quick), "openvino").verdict_reason
+
+
+def test_an_interrupted_baseline_still_has_its_whole_rounds() -> None:
+    cut = ratios("eager", 1, 1, 1)
+    cut.add(block(3, [], status=Status.INTERRUPTED, reason="interrupted"))
+    assert one(summarise(run(cut, ratios("openvino", 2.0, 2.01, 1.99))), "openvino").verdict is Verdict.FASTER
+
+
+def test_min_effect_confidence_and_floor_come_from_the_run() -> None:
+    made = run(ratios("eager", 1, 1, 1), ratios("openvino", 1.03, 1.031, 1.029))
+    assert summarise(made)[1].verdict is Verdict.FASTER
+    made.plan = Plan(min_effect=0.1)
+    assert summarise(made)[1].verdict is Verdict.SAME
+    made.plan = Plan(confidence=0.9999)
+    assert summarise(made)[1].verdict is Verdict.UNDECIDED
+    made.plan, made.noise_floor = Plan(), 0.05
+    assert summarise(made)[1].verdict is Verdict.UNDECIDED
