@@ -66,3 +66,14 @@ def test_it_fits_and_obeys_nothing() -> None:
     assert max(map(len, text.splitlines())) <= 60
     assert "\x1b" not in text
     assert "\x1b[2m" in card(run, color=True)
+
+
+def test_what_a_verdict_will_rest_on() -> None:
+    run = make_run()
+    assert entry(card(run), "decides") == "a 95 % interval; differences under 2 % don't count"
+    run.noise_floor, run.noise_floor_source = 0.031, "eager, m, 5 rounds, id"
+    assert entry(card(run), "decides").endswith("noise floor 3.1 % (eager, m, 5 rounds, id)")
+    run.plan = Plan(rounds=1, quick=True)
+    assert entry(card(run), "decides") == "nothing: one round gives no interval and no verdict"
+    assert "decides" not in card(make_run(baseline=None))
+    assert "side by side" in card(dataclasses.replace(run, plan=Plan(interleave=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from make_runs import make_block, make_row, make_run, rows_at
 
-from llmbench.protocol import Bandwidth, Run, Status
+from llmbench.protocol import Bandwidth, Plan, Run, Status
 from llmbench.views import chart
 from llmbench.views.chart import draw
 from llmbench.views.text import ViewError
@@ -47,6 +48,11 @@ CASES = {
     "limit far off": [with_bandwidth(make_run(), 4000.0)],
     "two dtypes": [mixed_dtypes()],
     "only failures": [make_run([failed(), failed("openvino", "x" * 500)])],
+    "noise floor": [dataclasses.replace(make_run([*rows_at(RATES), failed()]), noise_floor=0.012)],
+    "one variant twice": [
+        dataclasses.replace(make_run(rows_at({"eager": 41.3, "eager (again)": 41.5})), aa=True, plan=Plan(min_effect=0.05)),
+        dataclasses.replace(make_run(rows_at({"eager": 41.3})), noise_floor=5.0),
+    ],
     "one row": [make_run(rows_at({"eager": 41.3}), baseline=None)],
     "long names": [make_run(rows_at({"e" * 90: 10.0, "eager[" + "a" * 90 + "]": 12.0}), name="m" * 300)],
     "formulas": [make_run([*rows_at({"$x_1$": 10.0}), failed(reason=r"$\frac{1}$ \alpha $")], name="$\\undefined{$")],
@@ -150,3 +156,11 @@ def test_views_import_neither_matplotlib_nor_rich_nor_torch() -> None:
     environment = {**os.environ, "PYTHONPATH": str(root)}
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=root)
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_bar_tells_interval_and_verdict_and_the_caption_how_to_read_them() -> None:
+    picture = chart._Picture([chart._group(run) for run in CASES["noise floor"]])
+    texts = " ".join(text.get_text() for text in [*picture.figure.texts, *picture.figure.axes[0].texts])
+    assert "1.499x [1.499, 1.499]   faster" in texts
+    assert "x: ratio to eager [95 % interval, all ratios of a run together]" in texts
+    assert "noise floor 1.2 %" in texts

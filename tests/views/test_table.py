@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 
 import pytest
 from make_runs import make_block, make_row, make_run, rows_at
 
-from llmbench.protocol import Run, Status, decode, encode
+from llmbench.protocol import Plan, Row, Run, Status, decode, encode
 from llmbench.results.summary import summarise
+from llmbench.views import fields
 from llmbench.views.fields import FIELDS, RUN_FIELDS
 from llmbench.views.table import FORMATS, render
 from llmbench.views.text import ViewError
@@ -216,3 +218,76 @@ def test_runs_without_numbers(empty: Run, format: str) -> None:
 def test_unknown_format() -> None:
     with pytest.raises(ViewError, match="use one of table, markdown, json, jsonl, csv"):
         render([], "yaml")
+
+
+# ------------------------------------------------------------------------------------------------------------------ intervals and verdicts
+
+
+def spread_rows(label: str, rate: float, *factors: float) -> Row:
+    """A row with one round for each factor of the rate."""
+    blocks = [make_block(number, (200 / (rate * factor),) * 3, first_token=(0.01,) * 3) for number, factor in enumerate(factors)]
+    return make_row(label, blocks)
+
+
+def test_ratio_interval_verdict_and_what_would_decide() -> None:
+    base = spread_rows("eager", 40.0, 1, 1, 1)
+    run = make_run([base, spread_rows("torch-compile", 60.0, 0.98, 1.0, 1.02), spread_rows("openvino", 41.0, 0.9, 1.0, 1.1)])
+    text = render([run], width=140)
+    rows = {row.label: row for row in summarise(run)}
+    for label in ("torch-compile", "openvino"):
+        row = rows[label]
+        assert f"{row.speedup:.2f}x [{row.speedup_low:.2f}, {row.speedup_high:.2f}]" in line_of(text, label)
+    assert "faster" in line_of(text, "torch-compile")
+    assert "undecided" in line_of(text, "openvino")
+    assert f"openvino: undecided: {rows['openvino'].verdict_reason}" in " ".join(text.split())
+    assert "[95 % interval, all of a run together]" in " ".join(text.split())
+
+
+def test_an_interval_that_excludes_one_is_seen_to() -> None:
+    row = summarise(make_run([spread_rows("eager", 40.0, 1, 1, 1), spread_rows("openvino", 40.6, 0.996, 1.0, 1.004)]))[1]
+    row = dataclasses.replace(row, speedup=1.03, speedup_low=1.0004, speedup_high=1.0604)
+    assert fields.ratio_words(row) == "1.0300x [1.0004, 1.0604]"
+    assert fields.ratio_words(dataclasses.replace(row, speedup_low=0.98, speedup_high=1.08)) == "1.03x [0.98, 1.08]"
+    assert fields.ratio_words(dataclasses.replace(row, speedup_low=1.028, speedup_high=1.032)) == "1.030x [1.028, 1.032]"
+    assert fields.ratio_words(dataclasses.replace(row, speedup_low=1e-300, speedup_high=1e300)) == "1.03x [0.00, over 10000]"
+    assert fields.ratio_words(dataclasses.replace(row, speedup_low=None, speedup_high=None)) == "1.03x"
+
+
+def test_quick_says_that_there_is_no_verdict() -> None:
+    run = make_run([spread_rows("eager", 40.0, 1), spread_rows("openvino", 60.0, 1)])
+    run.plan = Plan(rounds=1, quick=True)
+    text = " ".join(render([run], width=140).split())
+    assert "no verdict: --quick measures one round, which gives no interval" in text
+    assert "1.50x" in text
+    assert "[95 % interval" not in text
+    run.plan = Plan(rounds=1)
+    assert "no verdict: one round: no interval, no verdict" in " ".join(render([run], width=140).split())
+
+
+def test_flags_and_the_noise_floor_are_noted_in_every_table() -> None:
+    run = make_run([spread_rows("eager", 40.0, 1, 1.001, 0.999, 1, 1), spread_rows("openvino", 60.0, 1, 1, 0.7, 1, 1.001)])
+    run.noise_floor, run.noise_floor_source = 0.0123, "eager, m, 5 rounds, id"
+    for format in ("table", "markdown"):
+        text = " ".join(render([run], format, width=140).split())
+        assert "openvino: round 3 is disturbed: 30 % slower than its other blocks" in text
+        assert "noise floor of this machine: 1.2 % (A/A run: eager, m, 5 rounds, id)" in text
+    (_, line) = [json.loads(line) for line in render([run], "jsonl").splitlines()]
+    assert line["flags"] == ["round 3 is disturbed: 30 % slower than its other blocks"]
+    assert line["noise_floor"] == 0.0123
+    assert list(csv.DictReader(io.StringIO(render([run], "csv"))))[1]["flags"] == "round 3 is disturbed: 30 % slower than its other blocks"
+
+
+def test_an_aa_run_tells_its_floor() -> None:
+    run = make_run([spread_rows("eager", 40.0, 1, 1, 1), spread_rows("eager (again)", 40.0, 1.01, 0.99, 1.0)])
+    run.aa = True
+    assert "the same variant under two names: this machine's noise floor is 2.5 %" in " ".join(render([run], width=140).split())
+    run.interrupted = True
+    assert "no noise floor" in " ".join(render([run], width=140).split())
+
+
+def test_nothing_marks_a_best_row_that_is_undecided() -> None:
+    run = make_run([spread_rows("eager", 40.0, 1, 1, 1), spread_rows("openvino", 41.0, 0.9, 1.0, 1.1)])
+    text = render([run], width=140, color=True)
+    head, _, _ = text.partition("openvino")
+    assert "\x1b[1m" not in text[len(head) :]
+    assert "\x1b[33mundecided" in text
