@@ -7,6 +7,9 @@ folder on the worker's PYTHONPATH. The right ones round weights to int8 and int4
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +19,41 @@ from llmbench.protocol import Job, Request
 from llmbench.torchfast import reference
 from llmbench.torchfast.generate import prefill
 from llmbench.torchfast.weights import places
+
+SMALL: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 199,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "eos_token_id": 2,
+}
+
+
+def write_random(folder: Path, **changes: Any) -> Path:
+    """A small checkpoint whose random weights are large enough that attention looks at some positions more than at others."""
+    from safetensors.torch import save_file
+
+    from llmbench.checkpoints.config import read_config
+    from llmbench.checkpoints.layout import expected_tensors
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**SMALL, **changes}))
+    source = torch.Generator().manual_seed(11)
+    tensors = {}
+    for name, shape in expected_tensors(read_config(folder)).items():
+        drawn = torch.randn(shape, generator=source)
+        tensors[name] = 1 + 0.2 * drawn if name.endswith("norm.weight") else 0.2 * drawn
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 class Right(EagerEngine):
@@ -72,14 +110,14 @@ class RepeatsPromptCache(EagerEngine):
 
 
 class SeesOtherIds(EagerEngine):
-    """Gives other ids every second time, the first one among them."""
+    """Gives other ids every time, the first one among them."""
 
     calls = 0
 
     def generate(self, request: Request, on_token=None):
         self.calls += 1
         ids = super().generate(request)
-        return [[(sequence[0] + self.calls % 2) % self.model.config.vocab, *sequence[1:]] for sequence in ids]
+        return [[(sequence[0] + self.calls) % self.model.config.vocab, *sequence[1:]] for sequence in ids]
 
 
 class SpoilsOneSequence(EagerEngine):
