@@ -50,11 +50,11 @@ def measure(tmp_path: Path, checkpoint: CheckpointRef, request: Request, *engine
     config = read_config(Path(checkpoint.path))
     plan = Plan(**{"rounds": 1, "num_iters": 2, "num_iters_warmup": 1, "timeout_s": 120.0, **plan})
     model = Model(checkpoint.name, "", checkpoint.path, config.architecture, config.dtype, encode(config))
-    run = Run("test", model, request, plan, Machine(device="cpu"), 2, "float32", [Row(variant(text)) for text in engines])
+    run = Run("test", model, request, plan, Machine(device="cpu"), 1, "float32", [Row(variant(text)) for text in engines])
     contestants = []
     for row in run.rows:
         known = spec(row.variant.engine) if row.variant.engine in ENGINES else find(row.variant.engine)
-        contestants.append(Contestant(row, known, Job(checkpoint, row.variant, request, "cpu", 2), (sys.executable,)))
+        contestants.append(Contestant(row, known, Job(checkpoint, row.variant, request, "cpu", 1), (sys.executable,)))
     logs = tmp_path / "logs"
     logs.mkdir(exist_ok=True)
     before = os.environ.get("PYTHONPATH")
@@ -83,7 +83,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> CheckpointRef:
     from wrong_engines import ENGINES, write_random
 
     folder = write_random(tmp_path_factory.mktemp("small"))
-    job = Job(CheckpointRef("small", str(folder)), variant("right"), REQUEST, "cpu", 2)
+    job = Job(CheckpointRef("small", str(folder)), variant("right"), REQUEST, "cpu", 1)
     engine = ENGINES["right"]()
     engine.load(job, None)
     (ids,) = engine.generate(REQUEST)
@@ -92,7 +92,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> CheckpointRef:
     return job.checkpoint
 
 
-REQUEST = Request(synthetic_ids(199, 400, 3), 32)
+REQUEST = Request(synthetic_ids(199, 160, 3), 32)
 SHORT = Request(synthetic_ids(199, 12, 4), 24)
 
 
@@ -159,7 +159,7 @@ def test_right_engines_pass(engine: str, judged: Run) -> None:
     found = row.blocks[0].accuracy
     assert found is not None
     assert (found.method, found.passed, found.reason) == ("logits", True, None)
-    assert found.positions == 256  # of 400 prompt ids and 32 new ones, the last that count
+    assert found.positions == 192  # 160 prompt ids and 32 new ones
     assert found.error is not None
     assert found.tolerance is not None
     assert 0 < found.error <= found.tolerance
