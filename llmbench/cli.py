@@ -247,6 +247,8 @@ def _compare_suite(
         measure(suite, progress, announce)
     finally:
         progress.close()
+    if suite.interrupted and not suite.runs:
+        fail("interrupted before anything was measured", 130)
     if suite.runs:
         _report_suite(suite, format, output, chart, show_text, verbose)
     unsaved = [prepared.unsaved for _, prepared in suite.measured if prepared.unsaved is not None]

@@ -6,10 +6,12 @@ is told and left out, the others go on. `measure` runs them one after another an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -171,12 +173,29 @@ def measure(suite: Suite, progress: Starts, announce: Callable[[str, Prepared], 
             execute(prepared, progress, path)
         except KeyboardInterrupt:
             suite.interrupted = True
+            _forget_unbegun(suite)
             return
         except files.RunFileError as error:
             suite.failures.append(f"{cell.words}: {error}")
         except SetupError as error:  # the run file could not be begun
             suite.measured.pop()
             suite.failures.append(f"{cell.words}: {error}")
+
+
+def _forget_unbegun(suite: Suite) -> None:
+    """Takes away what an interrupt between a run's reservation and its first block left: a run that was never begun is none."""
+    assert suite.folder is not None
+    if suite.measured and suite.measured[-1][1].run.finished_at is None:
+        path, _ = suite.measured.pop()
+        path.unlink(missing_ok=True)
+    for path in suite.folder.glob("*.json"):
+        if path.stat().st_size == 0:
+            path.unlink()
+    for logs in suite.folder.glob("*.logs"):
+        if not logs.with_suffix(".json").exists():
+            shutil.rmtree(logs, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it isn't empty
+        suite.folder.rmdir()
 
 
 def share_of(budget_s: float, spent_s: float, runs_left: int) -> float:

@@ -14,7 +14,7 @@ from tiny import CONFIG, compare, environment, llmbench, tiny_folder
 
 from llmbench.comparison import Options, UsageError
 from llmbench.grid import expand, share_of
-from llmbench.protocol import Status
+from llmbench.protocol import Plan, Status
 from llmbench.results.files import load
 
 QUICK = ("--rounds", 1, "--num-iters", 1, "--num-iters-warmup", 1)
@@ -211,9 +211,37 @@ def test_an_interrupt_keeps_and_shows_what_was_measured(tmp_path: Path) -> None:
     runs = [load(path) for path in sorted(folder.glob("*.json"))]
     assert runs[0].finished_at
     assert not runs[0].interrupted
-    assert len(runs) <= 2
+    assert len(runs) <= 2  # the second one where it had begun
     assert out.count("fake[tokens_per_s=50]") >= 1
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("place", ["reserve", "save"])
+def test_an_interrupt_before_a_runs_first_block_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    from llmbench import grid
+    from llmbench.views.progress import Silent
+
+    options = Options(
+        str(tiny_folder(tmp_path)), engines="fake", load_format="dummy", home=tmp_path, plan=Plan(rounds=1, num_iters=1, num_iters_warmup=1)
+    )
+    suite = grid.settle(expand(options, {"max_new_tokens": "2,3", "input_len": "4"}))
+    original = getattr(grid.files, place)
+    second = iter([False, True])
+
+    def interrupted(*arguments: Any) -> Any:
+        result = original(*arguments)
+        if place == "reserve" and next(second):
+            raise KeyboardInterrupt
+        if place == "save" and arguments[0].request.max_new_tokens == 3:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(grid.files, place, interrupted)
+    grid.measure(suite, Silent(), lambda words, prepared: None)
+    assert suite.exit_code == 130
+    assert [run.request.max_new_tokens for run in suite.runs] == [2]
+    assert suite.folder is not None
+    assert sorted(path.suffix for path in suite.folder.iterdir()) == [".json", ".logs"]
 
 
 def test_a_single_call_is_no_suite(tmp_path: Path) -> None:
