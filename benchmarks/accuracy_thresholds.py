@@ -1,6 +1,6 @@
 """Prints how far right and wrong engines stray from the reference, beside what passes: how the thresholds of worker/accuracy.py were found.
 
-    python benchmarks/accuracy_thresholds.py [--model FOLDER] [--prompts 3]
+    python benchmarks/accuracy_thresholds.py [--model FOLDER] [--prompts 3] [--only small,dummy,model]
 
 Each line is one engine of tests/wrong_engines.py in one dtype on one prompt, judged by the very function that judges rows. Models: small
 random weights large enough that attention matters, random weights at SmolLM2's shape (where it hardly does), and with --model a real one.
@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a checkpoint's folder, with tokenizer files")
     parser.add_argument("--prompts", type=int, default=3, choices=range(1, len(TEXTS) + 1))
     parser.add_argument("--dtypes", default="float32,bfloat16,float16")
+    parser.add_argument("--only", default="small,dummy,model", help="which of small (random), dummy (SmolLM2's shape) and model (--model)")
     given = parser.parse_args()
+    only = given.only.split(",")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         models: list[tuple[str, CheckpointRef, list[tuple[int, ...]]]] = []
@@ -68,11 +70,12 @@ def main() -> None:
         (folder / "shape" / "config.json").write_text(json.dumps(dict(entry.config)))
         shape = CheckpointRef("shape", str(folder / "shape"), "dummy")
         models.append(("dummy SmolLM2", shape, [synthetic_ids(40_000, 12, seed) for seed in range(given.prompts)]))
-        if given.model is not None:
+        if given.model is not None and "model" in only:
             tokenizer = Tokenizer.open(given.model, read_config(given.model))
             assert tokenizer is not None
             prompts = [tuple(tokenizer.encode(text)) for text in TEXTS[: given.prompts]]
             models.append((given.model.name.partition("@")[0], CheckpointRef(given.model.name, str(given.model.resolve())), prompts))
+        models = [entry for entry in models if entry[0].split()[0] in only or entry[0] not in ("small random", "dummy SmolLM2")]
         print("| model | dtype | quantization | engine | error / eager's | of what passes | greatest error | verdict |")
         print("|---|---|---|---|---|---|---|---|")
         for model, checkpoint, prompts in models:

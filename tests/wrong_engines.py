@@ -92,7 +92,8 @@ class ReturnsEarly(EagerEngine):
 
 
 class RepeatsPromptCache(EagerEngine):
-    """Serves a prompt that it saw last time from what is still in its KV cache."""
+    """Serves a prompt that it saw last time from what is still in its KV cache. Reads a new one 50 times over, to take as long as a large
+    model does: on a busy machine a small one's time says nothing."""
 
     def load(self, job: Job, artifact=None):
         report = super().load(job, artifact)
@@ -102,6 +103,8 @@ class RepeatsPromptCache(EagerEngine):
             key = tuple(ids[0].tolist())
             if key not in seen:
                 seen.clear()
+                for _ in range(49):
+                    prefill(model, ids, temperature, top_k)
                 seen[key] = prefill(model, ids, temperature, top_k).clone()
             return seen[key]
 
