@@ -115,6 +115,8 @@ def check_rows(
                 block.accuracy = Accuracy("skipped", True, f"the reference could not be computed: {failure.reason}")
                 if not failure.alive:
                     worker = None
+            if path is not None:
+                path.unlink(missing_ok=True)  # up to some 100 MB each, and the folder may lie in memory
             if not block.accuracy.passed:
                 block.status, block.reason = Status.INACCURATE, block.accuracy.reason
                 if Status.INACCURATE.severity > row.status.severity:
@@ -122,9 +124,12 @@ def check_rows(
                 progress.message(f"{label}: inaccurate: {block.reason}")
     except WorkerFailed as failure:  # the interpreter itself can't be started
         run.notes.append(f"accuracy was not checked: {failure.reason}")
-    finally:
+    except BaseException:  # Ctrl-C doesn't wait for a reference to be done
         if worker is not None:
-            worker.close()
+            worker.end()
+        raise
+    if worker is not None:
+        worker.close()
 
 
 def _ask(worker: Worker, run: Run, job: Job, block: Block, logits: Path | None, cache: Path | None) -> Accuracy:

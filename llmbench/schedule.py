@@ -83,8 +83,9 @@ class Schedule:
         try:
             rounds, iters = plan.rounds, plan.num_iters
             number = 0
-            if not plan.accuracy:
-                self._run.notes.append("accuracy was not checked (--no-accuracy)")
+            unchecked = "accuracy was not checked (--no-accuracy)"
+            if not plan.accuracy and unchecked not in self._run.notes:  # a resumed run says it already
+                self._run.notes.append(unchecked)
             while number < rounds:
                 if number > 0 and plan.time_budget_s is not None:
                     left, iters = self._fit(plan.rounds - number)
@@ -198,7 +199,11 @@ class Schedule:
 
     def _check_accuracy(self, caches: Path) -> None:
         """Compares with the reference what wrote logits, or only ids, in this round and has no verdict yet."""
-        fresh = [entry for entry in self._contestants if any(block.accuracy for block in entry.row.blocks)]
+        fresh = [
+            entry for entry in self._contestants if any(block.accuracy and block.accuracy.method == "pending" for block in entry.row.blocks)
+        ]
+        if not fresh:
+            return
         accuracy.check_rows(
             self._run,
             {entry.row.variant.label: entry.job for entry in fresh},
