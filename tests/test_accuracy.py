@@ -271,3 +271,27 @@ def test_blocks_that_differ_are_noted(judged: Run) -> None:
     accuracy.note_differences(run)
     assert run.notes == ["right: its blocks gave 2 different generations"]
     assert row.status is Status.OK
+
+
+def test_a_reference_that_cannot_be_computed_fails_no_row(judged: Run, tmp_path: Path) -> None:
+    from llmbench.protocol import Accuracy, Block
+
+    checkpoint = CheckpointRef("gone", str(tmp_path / "gone"))
+    block = Block(0, ids=[[1, 2]], accuracy=Accuracy("pending", True))
+    row = Row(variant("right"), blocks=[block])
+    run = Run("test", judged.model, SHORT, Plan(timeout_s=120.0), Machine(), 1, "float32", [row])
+    job = Job(checkpoint, row.variant, SHORT, "cpu", 1)
+    progress = Quiet()
+    accuracy.check_rows(run, {"right": job}, {}, cache=None, log=tmp_path / "log", environment={}, progress=progress)
+    assert row.status is Status.OK
+    assert block.accuracy is not None
+    assert (block.accuracy.method, block.accuracy.passed) == ("skipped", True)
+    assert "the reference could not be computed" in (block.accuracy.reason or "")
+    assert "config.json" in (block.accuracy.reason or "")
+    without_torch = tmp_path / "torch.py"
+    without_torch.write_text("raise ModuleNotFoundError('no torch here', name='torch')\n")
+    block.accuracy = Accuracy("pending", True)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    accuracy.check_rows(run, {"right": job}, {}, cache=None, log=tmp_path / "log", environment=environment, progress=progress)
+    assert "'torch' is missing" in (block.accuracy.reason or "")
+    assert progress.messages == []
