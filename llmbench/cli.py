@@ -13,14 +13,26 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmbench.console import (
+    check_outputs,
+    emit,
+    fail,
+    interpreters,
+    load_runs,
+    print_card,
+    report,
+    report_suite,
+    terminal_width,
+    wants_color,
+)
+
 if TYPE_CHECKING:
     from llmbench.comparison import Prepared
-    from llmbench.grid import Cell, Suite
-    from llmbench.protocol import Run
+    from llmbench.grid import Cell
     from llmbench.views.progress import Progress as FullProgress
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
@@ -34,12 +46,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-
-
-def fail(message: str, code: int) -> NoReturn:
-    """One line on stderr, then the end."""
-    typer.echo(f"llmbench: {message}", err=True)
-    raise typer.Exit(code)
 
 
 def duration_s(text: str) -> float:
@@ -112,6 +118,7 @@ def compare(
     num_iters: Annotated[int, typer.Option(help="Timed generations in each process.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One round, so no interval and no verdict.")] = False,
     interleave: Annotated[bool, typer.Option("--interleave", help="A round's processes side by side, single samples in turn.")] = False,
+    no_accuracy: Annotated[bool, typer.Option("--no-accuracy", help="Don't compare logits and ids with a float32 reference.")] = False,
     min_effect: Annotated[float, typer.Option(help="A relative difference that matters: smaller ones are never faster or slower.")] = 0.02,
     num_iters_warmup: Annotated[int, typer.Option(help="Generations before them, the same for every engine.")] = 2,
     time_budget: Annotated[
@@ -155,6 +162,7 @@ def compare(
             quick=quick,
             min_effect=min_effect,
             interleave=interleave,
+            accuracy=not no_accuracy,
         )
         options = Options(
             model=model or "",
@@ -171,7 +179,7 @@ def compare(
             revision=revision,
             offline=offline,
             seed=seed,
-            python=_interpreters(python or []),
+            python=interpreters(python or []),
             command=["llmbench", *sys.argv[1:]],
         )
         lists = {"model": model, "dtype": dtype, "input_len": input_len, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
@@ -184,7 +192,7 @@ def compare(
         old = load(resume) if resume is not None else None
         if old is not None:
             options = options_of(old, options)
-        _check_outputs(output, chart)
+        check_outputs(output, chart)
         progress = make_progress(quiet, sys.stderr)
         if len(cells) > 1:
             raise typer.Exit(_compare_suite(cells, progress, format, output, chart, show_text, dry_run, quiet, verbose))
@@ -192,7 +200,7 @@ def compare(
         if old is not None and not dry_run:
             progress.message(f"{continue_from(prepared, old)} blocks are kept")
         if not quiet or dry_run:
-            _print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
+            print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
         if dry_run:
             return
         progress.start(prepared.run)
@@ -203,7 +211,7 @@ def compare(
             interrupted = True
         finally:
             progress.close()
-        _report(prepared, resume or prepared.results / f"{prepared.run.run_id}.json", format, output, chart, show_text, verbose)
+        report(prepared, resume or prepared.results / f"{prepared.run.run_id}.json", format, output, chart, show_text, verbose)
         if prepared.unsaved is not None:
             fail(prepared.unsaved, 1)
         raise typer.Exit(130 if interrupted else exit_code(prepared.run))
@@ -213,6 +221,18 @@ def compare(
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted before anything was measured", 130)
+
+
+#: What may be said beside --resume; everything else is settled by the run file.
+_BESIDE_RESUME = {"resume", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
+
+
+def _check_resume(context: typer.Context) -> None:
+    """Refuses options that --resume would pass over in silence."""
+    given = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    settled = ["--" + name.replace("_", "-") for name in given if name not in _BESIDE_RESUME]
+    if settled:
+        fail(f"{' and '.join(settled)} come{'s' if len(settled) == 1 else ''} from the run file with --resume; leave it out", 2)
 
 
 def _compare_suite(
@@ -233,7 +253,7 @@ def _compare_suite(
     def announce(words: str, prepared: Prepared) -> None:
         progress.message(words)
         if not quiet or dry_run:
-            _print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
+            print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
 
     suite = settle(cells, dry_run=dry_run, say=progress.message)
     for failure in suite.failures:
@@ -241,7 +261,7 @@ def _compare_suite(
     if dry_run or not suite.settled:
         for index, (cell, prepared) in enumerate(suite.settled):
             typer.echo(f"{chr(10) if index else ''}run {index + 1} of {len(suite.settled)}: {cell.words}")
-            _print_card(prepared, estimate_s(prepared), to_stdout=True)
+            print_card(prepared, estimate_s(prepared), to_stdout=True)
         return (3 if suite.failures else 0) if suite.settled else 1
     try:
         measure(suite, progress, announce)
@@ -250,7 +270,7 @@ def _compare_suite(
     if suite.interrupted and not suite.runs:
         fail("interrupted before anything was measured", 130)
     if suite.runs:
-        _report_suite(suite, format, output, chart, show_text, verbose)
+        report_suite(suite, format, output, chart, show_text, verbose)
     unsaved = [prepared.unsaved for _, prepared in suite.measured if prepared.unsaved is not None]
     for failure in [*suite.failures, *unsaved]:  # again: what was told at the start has scrolled away
         typer.echo(f"llmbench: {failure}", err=True)
@@ -298,7 +318,7 @@ def show(
     from llmbench.views.text import ViewError
 
     try:
-        _emit(_load(runs), format, output, verbose)
+        emit(load_runs(runs), format, output, verbose)
     except ViewError as error:
         fail(str(error), 1)
 
@@ -313,7 +333,7 @@ def plot(
     from llmbench.views.text import ViewError
 
     try:
-        draw(_load(runs), output)
+        draw(load_runs(runs), output)
     except ViewError as error:
         fail(str(error), 1)
     typer.echo(f"chart: {output}", err=True)
@@ -328,7 +348,7 @@ def list_engines(
 
     if format not in ("table", "json"):
         fail(f"--format {format!r}; there are table and json", 2)
-    typer.echo(engines_json() if format == "json" else engines_table(_width(), _color(sys.stdout)))
+    typer.echo(engines_json() if format == "json" else engines_table(terminal_width(), wants_color(sys.stdout)))
 
 
 @app.command()
@@ -341,7 +361,7 @@ def models(
 
     if format not in ("table", "json"):
         fail(f"--format {format!r}; there are table and json", 2)
-    typer.echo(models_json(home()) if format == "json" else models_table(home(), _width(), _color(sys.stdout)))
+    typer.echo(models_json(home()) if format == "json" else models_table(home(), terminal_width(), wants_color(sys.stdout)))
 
 
 @app.command()
@@ -365,149 +385,13 @@ def doctor(
         fail(f"--format {format!r}; there are table and json", 2)
     say = make_progress(quiet, sys.stderr).message
     try:
-        found = examine(home=home(), engine=engine, python=_interpreters(python or []), offline=offline, say=say)
+        found = examine(home=home(), engine=engine, python=interpreters(python or []), offline=offline, say=say)
     except UnknownEngine as error:
         fail(str(error), 2)
     except KeyboardInterrupt:
         fail("interrupted", 130)
-    typer.echo(json.dumps(found, indent=1) if format == "json" else page(found, _width(), _color(sys.stdout)))
+    typer.echo(json.dumps(found, indent=1) if format == "json" else page(found, terminal_width(), wants_color(sys.stdout)))
     raise typer.Exit(exit_code(found))
-
-
-# ---------------------------------------------------------------------------------------------------------------------------- in and out
-
-
-def _interpreters(pairs: list[str]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        engine, equals, path = pair.partition("=")
-        if not equals or not engine or not path:
-            fail(f"--python {pair!r}: write ENGINE=PATH", 2)
-        found[engine] = path
-    return found
-
-
-#: What may be said beside --resume; everything else is settled by the run file.
-_BESIDE_RESUME = {"resume", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
-
-
-def _check_resume(context: typer.Context) -> None:
-    """Refuses options that --resume would pass over in silence."""
-    given = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
-    settled = ["--" + name.replace("_", "-") for name in given if name not in _BESIDE_RESUME]
-    if settled:
-        fail(f"{' and '.join(settled)} come{'s' if len(settled) == 1 else ''} from the run file with --resume; leave it out", 2)
-
-
-def _load(paths: list[Path]) -> list[Run]:
-    """The runs of the given files and suite folders. A file that isn't one is named and ends the command."""
-    from llmbench.grid import run_files
-    from llmbench.results.files import RunFileError, load
-
-    try:
-        runs = [load(path) for path in run_files(paths)]
-    except RunFileError as error:
-        fail(str(error), 1)
-    return runs or fail(f"no run files (*.json) in {', '.join(map(str, paths))}", 1)
-
-
-def _check_outputs(output: Path | None, chart: Path | None) -> None:
-    """Names that can't be written are told before measuring, not after."""
-    for option, path in (("--output", output), ("--chart", chart)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            fail(f"{option} {path} can't be written: {'it is a folder' if path.is_dir() else 'there is no such folder'}", 2)
-    if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
-        fail(f"--chart {chart}: .png and .svg can be drawn", 2)
-
-
-def _print_card(prepared: Prepared, estimate: float | None, to_stdout: bool) -> None:
-    from llmbench.views.card import card
-
-    stream = sys.stdout if to_stdout else sys.stderr
-    text = card(
-        prepared.run,
-        left_out={name: str(why) for name, why in prepared.left_out.items()},
-        estimate_s=estimate,
-        bandwidth=prepared.bandwidth,
-        width=_width(),
-        color=_color(stream),
-    )
-    typer.echo(text.rstrip(), file=stream)
-
-
-def _report(prepared: Prepared, path: Path, format: str, output: Path | None, chart: Path | None, show_text: bool, verbose: bool) -> None:
-    """The table, the texts, the chart and where everything lies."""
-    from llmbench.protocol import Status
-    from llmbench.results.files import logs_of
-    from llmbench.views.chart import draw
-
-    run = prepared.run
-    _emit([run], format, output, verbose)
-    if show_text:
-        _show_text(prepared, format)
-    typer.echo(f"run file: {path}", err=True)
-    if any(block.of_kind("sample") for row in run.rows for block in row.blocks):
-        picture = chart or path.with_suffix(".png")
-        draw([run], picture)
-        typer.echo(f"chart:    {picture}", err=True)
-    if any(row.status is not Status.OK for row in run.rows):
-        typer.echo(f"logs:     {logs_of(path)}", err=True)
-
-
-def _report_suite(suite: Suite, format: str, output: Path | None, chart: Path | None, show_text: bool, verbose: bool) -> None:
-    """The table of all runs, their texts, one chart and where everything lies."""
-    from llmbench.views.chart import draw
-
-    assert suite.folder is not None
-    _emit(suite.runs, format, output, verbose, as_list=True)
-    if show_text:
-        for cell, prepared in suite.settled[: len(suite.measured)]:
-            typer.echo(f"\n{cell.words}", err=format not in ("table", "markdown"))
-            _show_text(prepared, format)
-    typer.echo(f"suite:    {suite.folder}", err=True)
-    if any(block.of_kind("sample") for run in suite.runs for row in run.rows for block in row.blocks):
-        picture = chart or suite.folder / "bars.png"
-        draw(suite.runs, picture)
-        typer.echo(f"chart:    {picture}", err=True)
-
-
-def _show_text(prepared: Prepared, format: str) -> None:
-    """What each variant generated last."""
-    for row in prepared.run.rows:
-        ids = next((block.ids for block in reversed(row.blocks) if block.ids), None)
-        if ids is not None:
-            text = prepared.tokenizer.decode(ids[0]) if prepared.tokenizer else f"ids {ids[0]}"
-            typer.echo(f"\n{row.variant.label}: {text}", err=format not in ("table", "markdown"))
-
-
-def _emit(runs: list[Run], format: str, output: Path | None, verbose: bool, as_list: bool = False) -> None:
-    """The runs in a format, to a file or stdout. as_list: json is an array of a single run too."""
-    from llmbench.results.files import write_atomically
-    from llmbench.views.table import render
-
-    color = output is None and _color(sys.stdout)
-    text = render(runs, format, width=_width(), verbose=verbose, color=color)
-    if as_list and format == "json" and len(runs) == 1:
-        text = f"[{text.strip()}]\n"
-    if output is None:
-        typer.echo(text.rstrip("\n"))
-        return
-    try:
-        write_atomically(output, (text.rstrip("\n") + "\n").encode())
-    except OSError as error:
-        fail(f"{output} can't be written: {error.strerror or error}", 1)
-
-
-def _width() -> int:
-    import shutil
-
-    return max(60, shutil.get_terminal_size((100, 24)).columns)
-
-
-def _color(stream: object) -> bool:
-    """Colour only on a terminal that wants it: https://no-color.org and TERM=dumb are honoured."""
-    isatty = getattr(stream, "isatty", None)
-    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

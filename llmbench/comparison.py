@@ -169,13 +169,17 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
 
     prepared.run.run_id names the file from the moment it is reserved.
     """
-    run = prepared.run
+    run, new = prepared.run, path is None
     try:
         path = path or files.reserve(prepared.results, run.started_at, run.model.name)
         run.run_id = path.stem
         files.save(run, path)
     except files.RunFileError as error:
         raise SetupError(str(error)) from None
+    except KeyboardInterrupt:
+        if new and path is not None and path.stat().st_size == 0:  # a name without a run would puzzle every reader
+            path.unlink()
+        raise
     schedule = Schedule(
         run,
         prepared.contestants,

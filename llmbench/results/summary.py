@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from llmbench import statistics
 from llmbench.checkpoints import layout
 from llmbench.checkpoints.config import ModelConfig
-from llmbench.protocol import DTYPE_BYTES, Bandwidth, Block, Row, Run, Sample, Status, Variant, decode
+from llmbench.protocol import DTYPE_BYTES, Accuracy, Bandwidth, Block, Row, Run, Sample, Status, Variant, decode
 from llmbench.results.flags import row_flags
 from llmbench.statistics import Comparison, Verdict
 
@@ -63,6 +63,14 @@ class RowSummary:
     kv_cache_gib: float | None = None
     storage_dtype: str | None = None
     arithmetic_dtype: str | None = None
+    accuracy: str | None = None  # "passed", "failed" or "skipped", by protocol.Accuracy's rule; null where it wasn't looked at
+    accuracy_method: str | None = None
+    accuracy_reason: str | None = None
+    accuracy_error: float | None = None
+    accuracy_tolerance: float | None = None
+    quality_kl: float | None = None  # nats from the unquantised model; never fails a row
+    quality_top1: float | None = None
+    joules_per_token: float | None = None  # median over samples of energy / all new tokens of the batch; null without a counter
     flags: tuple[str, ...] = ()  # what is unsteady, in words; nothing is dropped for it
 
 
@@ -185,6 +193,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
     cached = [block for block in good if not block.cold]
     peak = _steady_peak(good)
     baseline_peak = _steady_peak(_good_blocks(run, baseline)) if baseline else None
+    accuracy = next((block.accuracy for block in row.blocks if block.accuracy is not None), None)
     report = next((block.report for block in reversed(row.blocks) if block.report), None)
     return RowSummary(
         label=row.variant.label,
@@ -225,8 +234,29 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         kv_cache_gib=_gib(report.kv_cache_bytes if report else None),
         storage_dtype=report.storage_dtype if report else None,
         arithmetic_dtype=report.arithmetic_dtype if report else None,
+        accuracy=_accuracy_word(accuracy),
+        accuracy_method=accuracy.method if accuracy else None,
+        accuracy_reason=accuracy.reason if accuracy else None,
+        accuracy_error=accuracy.error if accuracy else None,
+        accuracy_tolerance=accuracy.tolerance if accuracy else None,
+        quality_kl=accuracy.quality_kl if accuracy else None,
+        quality_top1=accuracy.quality_top1 if accuracy else None,
+        joules_per_token=statistics.median(
+            [
+                sample.energy_j / sum(sample.new_tokens)
+                for block in good
+                for sample in good_samples(run, block)
+                if sample.energy_j is not None and any(sample.new_tokens)
+            ]
+        ),
         flags=tuple(row_flags(run, [(block, sample_rates(run, block)) for block in good])),
     )
+
+
+def _accuracy_word(accuracy: Accuracy | None) -> str | None:
+    if accuracy is None or accuracy.method == "pending":
+        return None
+    return "skipped" if accuracy.method == "skipped" else "passed" if accuracy.passed else "failed"
 
 
 def _median_wall(block: Block, kind: str) -> float | None:

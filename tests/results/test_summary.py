@@ -14,6 +14,7 @@ import pytest
 
 from llmbench.checkpoints.config import ModelConfig
 from llmbench.protocol import (
+    Accuracy,
     Bandwidth,
     Block,
     EngineReport,
@@ -340,3 +341,32 @@ def test_min_effect_confidence_and_floor_come_from_the_run() -> None:
     assert summarise(made)[1].verdict is Verdict.UNDECIDED
     made.plan, made.noise_floor = Plan(), 0.05
     assert summarise(made)[1].verdict is Verdict.UNDECIDED
+
+
+def test_energy_is_per_token_of_the_whole_batch_and_absent_without_a_counter() -> None:
+    made = eager()
+    assert summarise(run(made))[0].joules_per_token is None
+    for index, joules in ((0, 30.0), (1, 10.0), (2, 20.0)):
+        samples = made.blocks[0].samples
+        place = [number for number, sample in enumerate(samples) if sample.kind == "sample"][index]
+        samples[place] = dataclasses.replace(samples[place], energy_j=joules)
+    assert summarise(run(made))[0].joules_per_token == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "word"),
+    [
+        (Accuracy("logits", True, error=0.01, tolerance=0.03, quality_top1=0.9), "passed"),
+        (Accuracy("ids", False, "the first id is not the reference's"), "failed"),
+        (Accuracy("skipped", True, "no torch"), "skipped"),
+        (Accuracy("pending", True), None),
+        (None, None),
+    ],
+)
+def test_accuracy_is_shown_by_a_word(accuracy: Accuracy | None, word: str | None) -> None:
+    made = eager()
+    made.blocks[0].accuracy = accuracy
+    figures = summarise(run(made))[0]
+    assert figures.accuracy == word
+    assert figures.accuracy_error == (accuracy.error if accuracy else None)
+    assert figures.quality_top1 == (accuracy.quality_top1 if accuracy else None)
