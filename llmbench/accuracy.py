@@ -1,7 +1,7 @@
 """Accuracy and honesty seen from the parent: what a block is asked for after its last sample, and the comparison after the first round.
 
-`gather` runs while the variant's worker still lives, outside of all that is timed and of the memory peaks; `check_rows` starts a process of
-its own that computes the reference. The parent never touches a logit.
+`gather_fresh` and `gather_logits` run while the variant's worker still lives, outside of all that is timed and of the memory peaks;
+`check_rows` starts a process of its own that computes the reference. The parent never touches a logit.
 """
 
 from __future__ import annotations
@@ -61,19 +61,23 @@ def fresh_prompts(request: Request, vocab: int) -> list[tuple[int, ...]]:
     return prompts
 
 
-def gather(ask: Ask, block: Block, job: Job, vocab: int, into: Path) -> None:
-    """After a block's last sample: times prompts never seen before, and has the engine write its logits to `into`.
-
-    Adds to block.samples; why there are no logits is kept in block.accuracy until `check_rows` puts the verdict there. Raises WorkerFailed
-    where the worker has died while generating; what an engine can't do about logits never fails its block.
-    """
+def gather_fresh(ask: Ask, block: Block, job: Job, vocab: int) -> None:
+    """After a block's last sample: times prompts never seen before beside the request's own, for plausibility.reuse_fault. Adds to block.samples."""
     for prompt in fresh_prompts(job.request, vocab):
         answer = ask("generate", kind="fresh_first_token", max_new_tokens=1, prompt_ids=prompt)
         block.samples.append(decode(Sample, answer["sample"]))
         # Right after it the request's prompt, so that a slow moment of the machine falls on both. Once unrecorded before: a cache that holds one
         # prompt has to read this one again.
         ask("generate", kind="first_token", max_new_tokens=1)
-        block.samples.append(decode(Sample, ask("generate", kind="first_token", max_new_tokens=1)["sample"]))
+        block.samples.append(decode(Sample, ask("generate", kind="repeated_first_token", max_new_tokens=1)["sample"]))
+
+
+def gather_logits(ask: Ask, block: Block, job: Job, into: Path) -> None:
+    """After a block's last sample: has the engine write its logits to `into`.
+
+    Why there are no logits is kept in block.accuracy until `check_rows` puts the verdict there: what an engine can't do about logits never fails
+    its block.
+    """
     if not block.ids:
         return
     first, stop = span(job.request, len(block.ids[0]))
@@ -99,7 +103,7 @@ def check_rows(
 ) -> None:
     """Compares each row's first good block with the reference, in a worker of llmbench's own interpreter. Failing rows become inaccurate.
 
-    jobs, logits: by label, the rows to check and the files that `gather` was given (which need not exist). Rows that have a verdict already
+    jobs, logits: by label, the rows to check and the files that `gather_logits` was given (which need not exist). Rows that have a verdict already
     keep it. Where the reference can't be computed, the check is skipped with the reason. Ctrl-C is passed on.
     """
     worker: Worker | None = None
@@ -127,7 +131,9 @@ def check_rows(
                     row.status, row.reason = block.status, block.reason
                 progress.message(f"{label}: inaccurate: {block.reason}")
     except WorkerFailed as failure:  # the interpreter itself can't be started
-        run.notes.append(f"accuracy was not checked: {failure.reason}")
+        note = f"accuracy was not checked: {failure.reason}"
+        if note not in run.notes:  # asked again after each round
+            run.notes.append(note)
     except BaseException:  # Ctrl-C doesn't wait for a reference to be done
         if worker is not None:
             worker.end()

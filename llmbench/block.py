@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from llmbench.accuracy import gather
+from llmbench.accuracy import gather_fresh, gather_logits
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
 from llmbench.machine_state import read_state
@@ -102,10 +102,16 @@ class BlockMeasurement:
             action()
         except WorkerFailed as failure:
             self.block.status, self.block.reason = failure.status, failure.reason
-            if self._worker is not None:
-                self._worker.end()
-            return False
-        return True
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # an engine's figures are not what the protocol says
+            self.block.status, self.block.reason = (
+                Status.FAILED,
+                f"the engine's answer can't be read: {type(error).__name__}: {error}"[:400],
+            )
+        else:
+            return True
+        if self._worker is not None:
+            self._worker.end()
+        return False
 
     def _prepare(self) -> None:
         self.steps.step("starting")
@@ -134,9 +140,11 @@ class BlockMeasurement:
         self.block.state_after = read_state(self.setup.job.device)  # while the worker lives: clocks and throttling as under load
         self._end_phase("steady")
         self._probe_bandwidth()
+        if self.block.round == 0:
+            gather_fresh(self._ask, self.block, self.setup.job, self.setup.vocab)
         if self.setup.logits is not None:
             self.steps.step("reading its logits")
-            gather(self._ask, self.block, self.setup.job, self.setup.vocab, self.setup.logits)
+            gather_logits(self._ask, self.block, self.setup.job, self.setup.logits)
         fault = block_fault(self.block, len(self.setup.job.request.prompt_ids))
         if fault is not None:
             raise WorkerFailed(*fault, alive=True)
@@ -161,6 +169,8 @@ class BlockMeasurement:
 
     def _end_phase(self, phase: str, **also: int | None) -> None:
         peaks = self._ask("end_phase")
+        if self.plan.interleave:  # the device's use is that of all the processes that live side by side
+            peaks["device_peak_bytes"] = None
         changes = {f"{phase}_peak_bytes": peaks["peak_bytes"], f"device_{phase}_peak_bytes": peaks["device_peak_bytes"], **also}
         self.block.memory = dataclasses.replace(self.block.memory, **changes)
 

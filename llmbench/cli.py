@@ -1,6 +1,6 @@
 """The command line: parse, call, print. Data goes to stdout; progress, notes and errors to stderr. No logic lives here.
 
-Exit codes: 0 all rows good; 1 nothing measured; 2 usage; 3 some rows failed; 130 interrupted.
+Exit codes: 0 all rows good; 1 nothing measured or not all kept; 2 usage; 3 some rows failed or some files unreadable; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -192,6 +192,8 @@ def compare(
         old = load(resume) if resume is not None else None
         if old is not None:
             options = options_of(old, options)
+        if quick and str(context.get_parameter_source("rounds")).endswith("COMMANDLINE") and rounds != 1:
+            fail(f"--quick is one round, --rounds {rounds} are more; leave one of them out", 2)
         check_outputs(output, chart)
         progress = make_progress(quiet, sys.stderr)
         if len(cells) > 1:
@@ -220,11 +222,11 @@ def compare(
     except (SetupError, RunFileError, ViewError) as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
-        fail("interrupted before anything was measured", 130)
+        fail("interrupted; what was measured until then is in its run file, where there was anything", 130)
 
 
 #: What may be said beside --resume; everything else is settled by the run file.
-_BESIDE_RESUME = {"resume", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
+_BESIDE_RESUME = {"resume", "time_budget", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
 
 
 def _check_resume(context: typer.Context) -> None:
@@ -318,9 +320,11 @@ def show(
     from llmbench.views.text import ViewError
 
     try:
-        emit(load_runs(runs), format, output, verbose)
+        found, unreadable = load_runs(runs)
+        emit(found, format, output, verbose)
     except ViewError as error:
         fail(str(error), 1)
+    raise typer.Exit(3 if unreadable else 0)
 
 
 @app.command()
@@ -333,10 +337,12 @@ def plot(
     from llmbench.views.text import ViewError
 
     try:
-        draw(load_runs(runs), output)
+        found, unreadable = load_runs(runs)
+        draw(found, output)
     except ViewError as error:
         fail(str(error), 1)
     typer.echo(f"chart: {output}", err=True)
+    raise typer.Exit(3 if unreadable else 0)
 
 
 @app.command(name="engines")
@@ -406,3 +412,10 @@ def main() -> None:
     except BrokenPipeError:  # `llmbench show run.json | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except KeyboardInterrupt:
+        print("llmbench: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:  # stdout on a full disk; every other file's error is told where it is opened
+        print(f"llmbench: the output can't be written: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmbench import __version__, machine, noise_floor
+from llmbench import __version__, machine, noise_floor, temporary
 from llmbench.block import utc_now
 from llmbench.engines.registry import EngineSpec, Problem, UnknownEngine, engines, problem
+from llmbench.machine_state import memory_available
 from llmbench.protocol import (
     DTYPE_BYTES,
     Bandwidth,
@@ -174,12 +176,12 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
         path = path or files.reserve(prepared.results, run.started_at, run.model.name)
         run.run_id = path.stem
         files.save(run, path)
-    except files.RunFileError as error:
+    except (files.RunFileError, KeyboardInterrupt) as error:
+        if new and path is not None:
+            files.forget(path)
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise SetupError(str(error)) from None
-    except KeyboardInterrupt:
-        if new and path is not None and path.stat().st_size == 0:  # a name without a run would puzzle every reader
-            path.unlink()
-        raise
     schedule = Schedule(
         run,
         prepared.contestants,
@@ -191,6 +193,8 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
     )
     try:
         schedule.measure()
+    except OSError as error:  # no room for temporary files; what was measured is kept all the same
+        run.notes.append(f"measuring ended early: {error.strerror or error}")
     finally:
         prepared.unsaved = schedule.unsaved
     return path
@@ -221,7 +225,7 @@ def exit_code(run: Run) -> int:
     """0 all rows good; 1 nothing measured; 3 some rows failed; 130 interrupted."""
     if run.interrupted:
         return 130
-    good = sum(row.status is Status.OK for row in run.rows)
+    good = sum(row.status is Status.OK and any(block.samples for block in row.blocks) for row in run.rows)
     if good == len(run.rows) and good:
         return 0
     return 3 if good else 1
@@ -245,12 +249,18 @@ def check(options: Options) -> None:
     ):
         if value is not None and value < least:
             raise UsageError(f"{name} must be at least {least}, not {value}")
+    if options.threads is not None and options.threads > (os.cpu_count() or 1):
+        raise UsageError(f"--threads {options.threads}: this machine has {os.cpu_count()} CPUs")
+    if not 0 <= options.seed < 2**63:
+        raise UsageError(f"--seed must be from 0 to 2**63 - 1, not {options.seed}")
     if not 0 <= options.temperature < float("inf"):
         raise UsageError(f"--temperature must be 0 (greedy) or more, not {options.temperature}")
     if options.top_k is not None and options.temperature == 0:
         raise UsageError("--top-k needs --temperature above 0: at 0 the most likely id is taken")
     if not 0 <= plan.min_effect < 1:
         raise UsageError(f"--min-effect must be at least 0 and under 1 (0.02 is 2 %), not {plan.min_effect}")
+    if plan.timeout_s <= 0:
+        raise UsageError("--timeout must be above 0")
     if plan.time_budget_s is not None and plan.time_budget_s <= 0:
         raise UsageError("--time-budget must be above 0")
     if sum(value is not None for value in (options.prompt, options.prompt_file, options.input_len)) > 1:
@@ -259,13 +269,16 @@ def check(options: Options) -> None:
         raise UsageError(f"unknown --load-format {options.load_format!r}; there are auto, safetensors, dummy")
     try:
         machine.check_device_name(options.device)
-        dtype = "float32" if options.dtype == "auto" else dtype_name(options.dtype)
+        # "auto" is settled by the checkpoint, so here it is equal to no dtype that a variant names.
+        dtype = "auto" if options.dtype == "auto" else dtype_name(options.dtype)
         if options.engines is not None:
             parse_variants(options.engines, dtype)
         known = engines()
         for name in options.python:
             if name not in known:
                 raise UsageError(f"--python names an unknown engine {name!r}; there are {', '.join(known)}")
+            if shutil.which(options.python[name]) is None:
+                raise UsageError(f"--python {name}={options.python[name]}: there is no such program")
     except (machine.DeviceError, VariantError, UnknownEngine) as error:
         raise UsageError(str(error)) from None
 
@@ -290,7 +303,7 @@ def _resolve(options: Options, dry_run: bool, say: Callable[[str], None]) -> Res
     from llmbench.checkpoints.errors import CheckpointError
     from llmbench.checkpoints.fetch import resolve
 
-    shape = _shape_only(options.model) if dry_run else None
+    shape = _shape_only(options.model, "dummy" if options.load_format == "dummy" else "safetensors") if dry_run else None
     if shape is not None and options.load_format == "dummy":
         return shape  # the folder for random weights would be written
     try:
@@ -309,7 +322,7 @@ def _resolve(options: Options, dry_run: bool, say: Callable[[str], None]) -> Res
         raise SetupError(str(error)) from None
 
 
-def _shape_only(model: str) -> Resolved | None:
+def _shape_only(model: str, load_format: str) -> Resolved | None:
     """A catalog entry's shape, without any file; null for what isn't in the catalog."""
     from llmbench.checkpoints import catalog
     from llmbench.checkpoints.config import parse_config
@@ -318,7 +331,7 @@ def _shape_only(model: str) -> Resolved | None:
     entry = catalog.find(model)
     if entry is None or Path(model).is_dir():
         return None
-    ref = CheckpointRef(entry.alias, "", "dummy", source=f"not here yet; the shape of {entry.hub_id}")
+    ref = CheckpointRef(entry.alias, "", load_format, source=f"not here yet; the shape of {entry.hub_id}")
     return Resolved(ref, parse_config(entry.config, "the catalog"), dict(entry.config))
 
 
@@ -343,6 +356,8 @@ def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None)
             prompt = options.prompt_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--prompt-file {options.prompt_file} can't be read as UTF-8 text: {error}") from None
+    if options.input_len is not None and options.input_len + options.max_new_tokens > config.context:
+        raise UsageError(_too_long(options, options.input_len, config.context))
     if options.input_len is not None:
         prompt, ids = None, synthetic_ids(config.vocab, options.input_len, options.seed)
     elif tokenizer is None:
@@ -357,21 +372,28 @@ def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None)
             raise UsageError(str(error)) from None
         if not ids:
             raise UsageError("the prompt is empty: this tokenizer gives no ids for it; give some text or --input-len N")
-    total = len(ids) + options.max_new_tokens
-    if total > config.context:
-        raise UsageError(
-            f"{len(ids)} prompt ids and {options.max_new_tokens} new tokens are {total}; {options.model} has a context of {config.context}: "
-            f"--max-new-tokens {max(config.context - len(ids), 0)} at most, or a shorter prompt"
-        )
+    if len(ids) + options.max_new_tokens > config.context:
+        raise UsageError(_too_long(options, len(ids), config.context))
     sampling = Sampling(options.temperature, options.top_k, options.seed)
     return Request(ids, options.max_new_tokens, options.batch_size, sampling), prompt
+
+
+def _too_long(options: Options, prompt_ids: int, context: int) -> str:
+    total = f"{prompt_ids} prompt ids and {options.max_new_tokens} new tokens are {prompt_ids + options.max_new_tokens}"
+    room = context - prompt_ids
+    advice = f"--max-new-tokens {room} at most, or a shorter prompt" if room > 0 else "the prompt must be shorter"
+    return f"{total}; {options.model} has a context of {context}: {advice}"
 
 
 def _probe(options: Options, say: Callable[[str], None]) -> tuple[dict[str, Any], Bandwidth]:
     """What a worker under this interpreter finds: devices, and the read bandwidth of the one that will be used."""
     say("looking at the machine")
     threads = options.threads or machine.default_threads()
-    with tempfile.TemporaryDirectory(prefix="llmbench-probe-") as folder:
+    try:
+        scratch = temporary.folder("probe")
+    except OSError as error:
+        raise SetupError(f"no temporary folder can be made in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR") from None
+    with scratch as folder:
         log = Path(folder) / "log"
         try:
             with Worker(log, environment=worker_environment(threads, Path(folder))) as worker:
@@ -395,7 +417,11 @@ def _variants(options: Options, dtype: str, device: str) -> tuple[list[tuple[Eng
         return None if spec.name in options.python else problem(spec, known_device)
 
     if options.engines is not None:
-        return [(spec, variant, obstacle(spec)) for spec, variant in parse_variants(options.engines, dtype)], {}
+        try:
+            named = parse_variants(options.engines, dtype)
+        except VariantError as error:  # only now is it known that auto is the dtype that a variant names
+            raise UsageError(str(error)) from None
+        return [(spec, variant, obstacle(spec)) for spec, variant in named], {}
     chosen: list[tuple[EngineSpec, Variant, Problem | None]] = []
     left_out: dict[str, Problem] = {}
     for spec in engines().values():
@@ -432,17 +458,21 @@ def _memory_problem(config: ModelConfig, variant: Variant, request: Request, fou
     size = DTYPE_BYTES[variant.dtype]
     weights = layout.weights_bytes(config, size)
     cache = round(layout.kv_bytes_per_position(config, size) * request.total_tokens * request.batch_size)
-    free = machine.available_bytes(found)
+    free = found.device_memory_bytes if found.device_memory_bytes is not None else memory_available()
+    if free is None:
+        return Status.OK, None
     if weights + cache <= free:
         return Status.OK, None
+    has = f"that {found.device_name} has" if found.device_memory_bytes is not None else "that are free"
     status = Status.OUT_OF_DEVICE_MEMORY if found.device_memory_bytes is not None else Status.OUT_OF_HOST_MEMORY
     sizes = f"{weights / 2**30:.1f} GiB of weights in {variant.dtype} and {cache / 2**30:.1f} GiB of KV cache"
-    return status, f"{sizes} don't fit in the {free / 2**30:.1f} GiB that {found.device} has free"
+    return status, f"{sizes} don't fit in the {free / 2**30:.1f} GiB {has}"
 
 
 def _interpreter(options: Options, spec: EngineSpec) -> tuple[str, ...]:
-    path = options.python.get(spec.name)
-    return (path,) if path else ()
+    path = shutil.which(options.python.get(spec.name) or "")
+    # Absolute, since a worker starts in a folder of its own; links are kept, as a virtual environment's interpreter is one.
+    return (os.path.abspath(path),) if path else ()  # noqa: PTH100
 
 
 def _model(resolved: Resolved, home_folder: Path) -> Model:

@@ -32,16 +32,25 @@ def interpreters(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def load_runs(paths: list[Path]) -> list[Run]:
-    """The runs of the given files and suite folders. A file that isn't one is named and ends the command."""
+def load_runs(paths: list[Path]) -> tuple[list[Run], bool]:
+    """The runs of the given files and suite folders, and whether any file isn't one: each such is named, and hides none of the others."""
     from llmbench.grid import run_files
     from llmbench.results.files import RunFileError, load
 
+    runs, unreadable = [], False
     try:
-        runs = [load(path) for path in run_files(paths)]
+        files = run_files(paths)
     except RunFileError as error:
         fail(str(error), 1)
-    return runs or fail(f"no run files (*.json) in {', '.join(map(str, paths))}", 1)
+    for path in files:
+        try:
+            runs.append(load(path))
+        except RunFileError as error:
+            unreadable = True
+            typer.echo(f"llmbench: {error}", err=True)
+    if not runs:
+        fail(f"no run files (*.json) that can be read in {', '.join(map(str, paths))}", 1)
+    return runs, unreadable
 
 
 def check_outputs(output: Path | None, chart: Path | None) -> None:
@@ -78,7 +87,10 @@ def report(prepared: Prepared, path: Path, format: str, output: Path | None, cha
     emit([run], format, output, verbose)
     if show_text:
         print_texts(prepared, format)
-    typer.echo(f"run file: {path}", err=True)
+    if prepared.unsaved is None:
+        typer.echo(f"run file: {path}", err=True)
+    else:
+        typer.echo(f"run file: {path} does not hold all of this", err=True)
     if any(block.of_kind("sample") for row in run.rows for block in row.blocks):
         picture = chart or path.with_suffix(".png")
         draw([run], picture)
@@ -94,8 +106,9 @@ def report_suite(suite: Suite, format: str, output: Path | None, chart: Path | N
     assert suite.folder is not None
     emit(suite.runs, format, output, verbose, as_list=True)
     if show_text:
-        for cell, prepared in suite.settled[: len(suite.measured)]:
-            typer.echo(f"\n{cell.words}", err=format not in ("table", "markdown"))
+        words = {id(prepared): cell.words for cell, prepared in suite.settled}
+        for _, prepared in suite.measured:
+            typer.echo(f"\n{words[id(prepared)]}", err=format not in ("table", "markdown"))
             print_texts(prepared, format)
     typer.echo(f"suite:    {suite.folder}", err=True)
     if any(block.of_kind("sample") for run in suite.runs for row in run.rows for block in row.blocks):

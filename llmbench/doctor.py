@@ -15,13 +15,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmbench import __version__, gpu_state, machine
+from llmbench import __version__, gpu_state, machine, temporary
 from llmbench.engines.registry import EngineSpec, Problem, engines, find, problem
 from llmbench.machine_state import read_state
 from llmbench.protocol import Status, encode
@@ -101,7 +100,7 @@ class _Workers:
     def ask(self, path: str, *commands: tuple[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], WorkerFailed | None]:
         """The answers of one worker under the interpreter `path` ("": this one), as far as it got, and why it got no further."""
         answers: list[dict[str, Any]] = []
-        with tempfile.TemporaryDirectory(prefix="llmbench-doctor-") as folder:
+        with temporary.folder("doctor") as folder:
             try:
                 environment = worker_environment(self._threads, Path(folder))
                 with Worker(Path(folder) / "log", python=(path,) if path else (), environment=environment) as worker:
@@ -300,7 +299,7 @@ def private(text: str, home: str | None = None, user: str | None = None) -> str:
         text = re.sub(re.escape(home) + r"(?=[/\s:'\",;)]|$)", "~", text)
     text = re.sub(r"\bhf_[A-Za-z0-9]{8,}", "hf_***", text)
     text = re.sub(r"(?<=://)[^/@\s]+@", "***@", text)
-    text = re.sub(r"(/home/|/Users/)[^/\s:'\",;)]+", r"\1USER", text)
+    text = re.sub(r"(?<![\w./-])(/home/|/Users/)[^/\s:'\",;)]+", r"\1USER", text)
     name = _user() if user is None else user
     return re.sub(rf"(?<=/){re.escape(name)}(?=[/\s:'\",;)]|$)", "USER", text) if name else text
 

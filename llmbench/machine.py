@@ -94,13 +94,6 @@ def memory_bytes() -> int:
     return min(limits)
 
 
-def available_bytes(machine: Machine) -> int:
-    """Memory in which a model may be loaded now: the GPU's whole, or what is free of this machine's or control group's."""
-    if machine.device_memory_bytes is not None:
-        return machine.device_memory_bytes
-    return min(psutil.virtual_memory().available, memory_bytes())
-
-
 def _cgroup_cpus() -> float | None:
     quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "").partition(" ")
     if not period:

@@ -51,7 +51,7 @@ def read_state(device: str) -> MachineState:
         cpu_mhz=_cpu_mhz(),
         cpu_temperature_c=_cpu_temperature(),
         cpu_throttled_s=_cpu_throttled_s(),
-        memory_available_bytes=_memory_available(),
+        memory_available_bytes=memory_available(),
         read_at_s=time.monotonic(),
         own_cpu_s=_own_cpu_s(own_pids),
         **_cpu_counters(),
@@ -206,7 +206,7 @@ def _cpu_throttled_s() -> float | None:
     return max(seconds, default=None)
 
 
-def _memory_available() -> int | None:
+def memory_available() -> int | None:
     """Bytes that can be had without swapping: the machine's, or the control group's rest where that is less."""
     import psutil
 

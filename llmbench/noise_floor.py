@@ -16,6 +16,8 @@ from llmbench.protocol import Machine, Run, Status, Variant
 from llmbench.results import files
 from llmbench.results.summary import summarise
 
+#: Fewer rounds give so wide an interval that every later comparison would be undecided by it.
+LEAST_ROUNDS = 3
 #: A floor is cut here: two wild rounds have an interval without end, and no machine is that bad.
 MOST = 1000.0
 
@@ -35,11 +37,13 @@ def is_aa(variants: Sequence[Variant]) -> bool:
 
 
 def of_run(run: Run) -> float | None:
-    """An A/A run's noise floor, relative; null where it has no interval: --quick, fewer than two rounds, a failed or unfinished row.
+    """An A/A run's noise floor, relative; null where it tells too little: under LEAST_ROUNDS rounds, a failed or unfinished row.
 
     exp(max(|log low|, |log high|)) - 1 of the ratio's interval, the widest where there are several. It is never under |log ratio|.
     """
     if not (run.aa and run.rows) or run.finished_at is None or run.interrupted or any(row.status is not Status.OK for row in run.rows):
+        return None
+    if min(len(row.blocks) for row in run.rows) < LEAST_ROUNDS:
         return None
     ends = [end for row in summarise(run) for end in (row.speedup_low, row.speedup_high) if end is not None]
     return min(MOST, math.expm1(max(abs(math.log(end)) for end in ends))) if ends else None

@@ -40,7 +40,7 @@ def bandwidth_fault(bandwidth_use: float | None) -> str | None:
     """In words, that a rate is above the memory's limit; null where it isn't or no limit is known."""
     if bandwidth_use is None or bandwidth_use <= MAX_BANDWIDTH_USE:
         return None
-    return f"its decode rate would need {bandwidth_use:.0%} of the read bandwidth probed around it"
+    return f"its decode rate would need {bandwidth_use:.0%} of the highest read bandwidth probed in this run"
 
 
 def block_fault(block: Block, prompt_length: int) -> tuple[Status, str] | None:
@@ -57,9 +57,9 @@ def repetition_fault(samples: Sequence[Sample]) -> str | None:
 
     Samples are compared with samples and first tokens with first tokens. Where there is one sample alone, the last warm-up is the second look.
     """
-    for kind, words in (("sample", "generations"), ("first_token", "first tokens")):
-        chosen = [sample for sample in samples if sample.kind == kind]
-        if kind == "sample" and len(chosen) == 1:
+    for kinds, words in ((("sample",), "generations"), (("first_token", "repeated_first_token"), "first tokens")):
+        chosen = [sample for sample in samples if sample.kind in kinds]
+        if "sample" in kinds and len(chosen) == 1:
             chosen += [sample for sample in samples if sample.kind == "warmup" and sample.new_tokens == chosen[0].new_tokens][-1:]
         different = len({sample.ids_sha256 for sample in chosen})
         if different > 1:
@@ -73,7 +73,7 @@ def reuse_fault(samples: Sequence[Sample], prompt_length: int) -> str | None:
     It can be told from prompts of MIN_REUSE_PROMPT ids on. Every first token after the repeated prompt must have come in under half the time of
     every one after a prompt of the same length that the process hadn't seen: a disturbance slows some, never all of one kind alone.
     """
-    repeated = [sample.wall_s for sample in samples if sample.kind == "first_token"]
+    repeated = [sample.wall_s for sample in samples if sample.kind == "repeated_first_token"]
     fresh = [sample.wall_s for sample in samples if sample.kind == "fresh_first_token"]
     if prompt_length < MIN_REUSE_PROMPT or len(fresh) < 2 or not repeated or min(fresh) < MIN_REUSE_S:
         return None

@@ -27,6 +27,7 @@ class Status(str, enum.Enum):
     """How a block or a row ended. Ordered from good to worst by `severity`."""
 
     OK = "ok"
+    NOT_MEASURED = "not_measured"  # its turn never came, or its first block was cut off; what views say of a row without a sample
     UNAVAILABLE = "unavailable"  # the engine's library, tool or device isn't here
     UNSUPPORTED = "unsupported"  # it is here, but can't do this request: dtype, quantization, length, batch
     INTERRUPTED = "interrupted"  # Ctrl-C
@@ -124,7 +125,7 @@ class Sample:
     """One timed generation.
 
     `kind`: "warmup", "sample" (max_new_tokens new tokens), "first_token" (one new token), "fresh_first_token" (one new token after a prompt
-    of the same length that this process has not seen before).
+    of the same length that this process has not seen before), "repeated_first_token" (the request's own prompt right after such a one).
     """
 
     kind: str

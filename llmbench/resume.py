@@ -34,7 +34,7 @@ def options_of(run: Run, given: Options) -> Options:
         dtype=run.dtype,
         device=run.machine.device,
         threads=run.threads,
-        plan=run.plan,
+        plan=dataclasses.replace(run.plan, time_budget_s=given.plan.time_budget_s),
         load_format=run.model.load_format,
         seed=run.plan.seed,
     )
@@ -60,15 +60,17 @@ def continue_from(prepared: Prepared, old: Run) -> int:
             raise UsageError(f"this run can't be resumed: its {what} was {_short(before)} and is now {_short(now)}")
     kept = 0
     for row, old_row in zip(new.rows, old.rows, strict=True):
+        if not old_row.blocks:  # then `prepare` has just judged anew whether it can be run
+            continue
         row.status, row.reason = Status.OK, None
         for block in old_row.blocks:
             if block.status is not Status.INTERRUPTED:
+                if block.accuracy is not None and block.accuracy.method == "pending":
+                    block.accuracy = None  # its logits are gone with the process that was cut off; the next block is asked again
                 row.add(block)
                 kept += 1
-        if not row.blocks and old_row.status is Status.UNAVAILABLE:
-            row.status, row.reason = old_row.status, old_row.reason
     new.run_id, new.started_at, new.suite_id = old.run_id, old.started_at, old.suite_id
-    new.notes = [*old.notes, f"resumed after {kept} blocks"]
+    new.notes = [*(note for note in old.notes if not note.startswith("time budget")), f"resumed after {kept} blocks"]
     return kept
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import psutil
 
-from llmbench import accuracy, budget
+from llmbench import accuracy, budget, temporary
 from llmbench.block import BlockMeasurement, BlockSetup, Steps, measure_block, utc_now
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
@@ -72,6 +72,7 @@ class Schedule:
         self._block_s: dict[
             str, float
         ] = {}  # each variant's last block: wall seconds without its samples, cold compilation mostly taken out
+        self._begun: set[str] = set()  # variants whose compiler caches are no longer empty; a resumed run begins with new ones
         self._sample_s: dict[str, float] = {}  # one sample of each variant, its first-token generation included
 
     def measure(self) -> None:
@@ -79,7 +80,8 @@ class Schedule:
         plan = self._run.plan
         self._start_s = time.monotonic()
         # Compiler caches of this run's own, one folder a variant: its first block is cold, whatever ran on this machine before.
-        caches = Path(tempfile.mkdtemp(prefix="llmbench-caches-"))
+        temporary.sweep()
+        caches = Path(tempfile.mkdtemp(prefix=temporary.prefix("caches")))
         try:
             rounds, iters = plan.rounds, plan.num_iters
             number = 0
@@ -173,7 +175,8 @@ class Schedule:
         """An empty block, and what it needs."""
         label = contestant.row.variant.label
         self._progress.block(label, number, rounds)
-        block = Block(round=number, cold=not contestant.row.blocks)
+        block = Block(round=number, cold=label not in self._begun)
+        self._begun.add(label)
         name = f"{self._contestants.index(contestant)}-{_file_name(label)}"
         log = self._logs / f"{name}-round{number}.log"
         with contextlib.suppress(OSError):  # someone may have removed it; a missing log is no reason to stop
@@ -281,6 +284,7 @@ class Schedule:
         samples = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
         self._run.notes.append(
             f"time budget of {plan.time_budget_s:g} s: {rounds} of {plan.rounds} rounds, {samples} of {plan.num_iters} samples a block"
+            + (f"; the rest: llmbench compare --resume {self._logs.with_suffix('.json')}" if rounds < plan.rounds else "")
         )
 
     def _check_plausible(self) -> None:
@@ -299,6 +303,7 @@ def worker_environment(threads: int, caches: Path) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
+        "CUDA_CACHE_PATH": str(caches / "cuda"),  # what the driver compiles for itself
         "HF_HUB_OFFLINE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

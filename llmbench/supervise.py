@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from llmbench import temporary
 from llmbench.protocol import Command, Reply, Status, decode, encode
 
 #: A reply longer than this is not one of ours.
@@ -44,11 +45,14 @@ class Worker:
 
     def __init__(self, log: Path, *, python: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         """Starts the process; its output goes to `log`. `python` is the interpreter with its flags, this one by default."""
-        self._folder = tempfile.TemporaryDirectory(prefix="llmbench-worker-")
-        home = Path(self._folder.name)
         # The worker's current folder, so its first import path, holds the package and nothing else: none of our site-packages leak into
         # another interpreter, no module in the user's folder shadows a library, and what a library writes beside itself is thrown away.
-        (home / "llmbench").symlink_to(Path(__file__).resolve().parent, target_is_directory=True)
+        try:
+            self._folder = temporary.folder("worker")
+            (Path(self._folder.name) / "llmbench").symlink_to(Path(__file__).resolve().parent, target_is_directory=True)
+        except OSError as error:
+            raise WorkerFailed(Status.FAILED, f"no folder for a worker can be made in {tempfile.gettempdir()}: {error.strerror}") from None
+        home = Path(self._folder.name)
         self._oom_kills = _oom_kills()
         self._number = 0
         self._buffer = bytearray()
@@ -98,6 +102,8 @@ class Worker:
 
     def ask(self, do: str, *, timeout_s: float, **arguments: Any) -> dict[str, Any]:
         """Has one command carried out and returns its result. Raises WorkerFailed; after a timeout or a death the worker has ended."""
+        if self._closed:
+            raise WorkerFailed(Status.CRASHED, f"the worker had ended before {do!r}")
         self._number += 1
         deadline = time.monotonic() + timeout_s
         self._send(json.dumps(encode(Command(self._number, do, arguments))).encode() + b"\n", do, deadline, timeout_s)
@@ -116,6 +122,8 @@ class Worker:
                 ready = {key.fd for key, _ in selector.select(max(0.0, deadline - time.monotonic()))}
                 if not ready:
                     raise self._timeout(do, timeout_s)
+                if self._commands not in ready:  # it has died, and something of it holds a full pipe open
+                    raise self._death(do)
                 try:
                     view = view[os.write(self._commands, view) :]
                 except BlockingIOError:

@@ -74,6 +74,9 @@ def _parse(text: str, dtype: str) -> tuple[EngineSpec, Variant]:
         if name.strip() in options:
             raise VariantError(f"{name.strip()} is given twice in {text!r}")
         options[name.strip()] = _scalar(value.strip())
+    for name in options:
+        if name not in (*spec.options, "dtype", "quantization"):
+            raise VariantError(f"{spec.name} has no option {name!r}; it has {', '.join((*spec.options, 'dtype', 'quantization'))}")
     chosen_dtype = dtype_name(str(options.pop("dtype"))) if "dtype" in options else dtype
     quantization = str(options.pop("quantization")) if "quantization" in options else None
     shown = {

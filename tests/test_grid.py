@@ -101,7 +101,7 @@ def test_each_combination_is_a_run_file_in_one_folder(suite: tuple[Path, subproc
 def test_the_table_groups_the_runs_and_a_folder_can_be_shown(suite: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     home, done = suite
     (folder,) = suites(home)
-    assert sum(line.startswith("fake[tokens_per_s=400] ") for line in done.stdout.splitlines()) == 4
+    assert sum(line.startswith("fake[tokens_per_s=400]") for line in done.stdout.splitlines()) == 4
     assert done.stdout.count("random weights") == 2  # model and dtype stand above their runs
     assert llmbench(home, "show", folder).stdout == done.stdout
     shown = json.loads(llmbench(home, "show", folder, "--format", "json").stdout)

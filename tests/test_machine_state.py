@@ -103,17 +103,17 @@ def test_no_control_groups(kernel: Path) -> None:
 
 def test_memory_is_what_the_control_group_leaves(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
-    assert machine_state._memory_available() == 1000
+    assert machine_state.memory_available() == 1000
     write(kernel / "proc/self/cgroup", "0::/job\n4:memory:/old\n")
     for name, text in (("memory.max", "800"), ("memory.current", "700"), ("memory.stat", "anon 5\ninactive_file 300\n")):
         write(kernel / "sys/fs/cgroup/job" / name, text)
-    assert machine_state._memory_available() == 400
+    assert machine_state.memory_available() == 400
     for name, text in (("limit_in_bytes", "500"), ("usage_in_bytes", "450"), ("stat", "total_inactive_file 20\n")):
         write(kernel / "sys/fs/cgroup/memory/old" / f"memory.{name}", text)
-    assert machine_state._memory_available() == 70
+    assert machine_state.memory_available() == 70
     write(kernel / "sys/fs/cgroup/job/memory.max", "max")
     write(kernel / "sys/fs/cgroup/memory/old/memory.limit_in_bytes", str(2**63 - 4096))
-    assert machine_state._memory_available() == 1000
+    assert machine_state.memory_available() == 1000
 
 
 def test_only_the_processors_own_sensors_are_asked(kernel: Path) -> None:

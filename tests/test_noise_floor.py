@@ -41,6 +41,7 @@ def test_what_gives_no_floor() -> None:
     good = (1.01, 0.99, 1.0)
     assert noise_floor.of_run(aa_run(*good)) is not None
     assert noise_floor.of_run(aa_run(1.01)) is None
+    assert noise_floor.of_run(aa_run(1.01, 0.99)) is None  # two rounds: too wide to be of use to anyone
     assert noise_floor.of_run(aa_run(*good, aa=False)) is None
     assert noise_floor.of_run(aa_run(*good, finished_at=None)) is None
     assert noise_floor.of_run(aa_run(*good, interrupted=True)) is None
@@ -49,7 +50,7 @@ def test_what_gives_no_floor() -> None:
     failed = aa_run(*good)
     failed.rows[1].status = Status.NONDETERMINISTIC
     assert noise_floor.of_run(failed) is None
-    wild = noise_floor.of_run(aa_run(1e-6, 1e6))
+    wild = noise_floor.of_run(aa_run(1e-6, 1.0, 1e6))
     assert wild is not None
     assert math.isfinite(wild)
 
@@ -63,7 +64,7 @@ def test_the_newest_of_this_machine_counts(tmp_path: Path) -> None:
     save(aa_run(1.2, 0.8, 1.0, threads=1), tmp_path / "20260103-000001-m.json")
     save(aa_run(1.2, 0.8, 1.0, aa=False), tmp_path / "20260103-000002-m.json")
     save(aa_run(1.2), tmp_path / "20260103-000003-m.json")
-    save(aa_run(1.001, 0.999, engine="fake"), tmp_path / "20260103-000004-m.json")
+    save(aa_run(1.001, 0.999, 1.0, engine="fake"), tmp_path / "20260103-000004-m.json")
     (tmp_path / "20260104-000000-m.json").write_text('{"aa": true, "schema_version": 1')
     (tmp_path / "20260105-000000-m.json").mkdir()
     assert noise_floor.lookup(tmp_path, MACHINE, 2) == pytest.approx(noise_floor.of_run(new))
@@ -79,7 +80,7 @@ def test_the_newest_of_this_machine_counts(tmp_path: Path) -> None:
 
 def test_an_aa_run_in_a_suite_counts(tmp_path: Path) -> None:
     (tmp_path / "20260102-000000-suite").mkdir()
-    save(aa_run(1.01, 0.99), tmp_path / "20260102-000000-suite" / "m-batch1.json")
+    save(aa_run(1.01, 0.99, 1.0), tmp_path / "20260102-000000-suite" / "m-batch1.json")
     assert noise_floor.lookup(tmp_path, MACHINE, 2) is not None
 
 

@@ -26,7 +26,7 @@ def test_a_single_sample_is_held_to_the_last_warmup():
 
 
 def prompts(repeated: list[float], fresh: list[float]) -> list[Sample]:
-    return [*(sample("first_token", wall_s) for wall_s in repeated), *(sample("fresh_first_token", wall_s) for wall_s in fresh)]
+    return [*(sample("repeated_first_token", wall_s) for wall_s in repeated), *(sample("fresh_first_token", wall_s) for wall_s in fresh)]
 
 
 def test_a_repeated_prompt_that_comes_too_fast_was_looked_up():

@@ -180,3 +180,51 @@ def _group_members(group: int) -> list[int]:
         if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+def test_an_ended_worker_answers_with_its_status_and_closes_quietly(tmp_path: Path) -> None:
+    """Its descriptors are closed, and their numbers may be another file's by then."""
+    with Worker(tmp_path / "log") as worker:
+        with pytest.raises(WorkerFailed):
+            generate(worker, fault="kill")
+        with pytest.raises(WorkerFailed, match="had ended"):
+            worker.ask("probe", timeout_s=5)
+        worker.close()
+
+
+def test_no_room_for_temporary_files_is_a_failure_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(WorkerFailed, match="no folder for a worker"):
+        Worker(tmp_path / "log")
+
+
+def test_host_memory_that_really_runs_out_is_told_by_its_name(tmp_path: Path) -> None:
+    """Under a limit on the address space an engine asks for more than there is; torch's own text is classified."""
+    (tmp_path / "greedy.py").write_text(
+        "import resource\nfrom llmbench.engines.fake import FakeEngine\n"
+        "class Engine(FakeEngine):\n"
+        "    def load(self, job, artifact):\n"
+        "        import torch\n"
+        "        resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\n"
+        "        self.hoard = torch.empty(2**33, dtype=torch.uint8)\n"
+    )
+    with Worker(tmp_path / "log", environment={"PYTHONPATH": str(tmp_path)}) as worker, pytest.raises(WorkerFailed) as failure:
+        worker.ask("open", timeout_s=60, target="greedy:Engine", job=job())
+        worker.ask("load", timeout_s=60)
+    assert failure.value.status is Status.OUT_OF_HOST_MEMORY
+    assert "allocate memory" in failure.value.reason
+
+
+@pytest.mark.parametrize("ids", ['[["a", "b", "c", "d"]] * 2', "[[1.0] * 4] * 2", "[[True] * 4] * 2"])
+def test_ids_of_another_type_are_a_failure(tmp_path: Path, ids: str) -> None:
+    (tmp_path / "strange.py").write_text(
+        "from llmbench.engines.fake import FakeEngine\n"
+        f"class Engine(FakeEngine):\n    def generate(self, request, on_token=None):\n        return {ids}\n"
+    )
+    with (
+        Worker(tmp_path / "log", environment={"PYTHONPATH": str(tmp_path)}) as worker,
+        pytest.raises(WorkerFailed, match="not all of type int"),
+    ):
+        worker.ask("open", timeout_s=60, target="strange:Engine", job=job())
+        worker.ask("load", timeout_s=60)
+        worker.ask("generate", timeout_s=60, kind="warmup", max_new_tokens=4)

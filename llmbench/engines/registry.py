@@ -78,8 +78,14 @@ BUILT_IN = (
         reads_weights=False,
         options={
             "tokens_per_s": "its speed",
+            "prefill_s": "seconds of the first token",
             "noise": "relative deviation of a generation",
+            "block_noise": "the same, drawn once for each process",
+            "noise_seed": "of both; -1 draws another in each process",
+            "compile_s": "seconds added to the first generation",
+            "load_s": "seconds to load",
             "fault": "what goes wrong, see engines/fake.py",
+            "fault_at": "open, load, warmup or sample",
         },
     ),
 )
@@ -115,10 +121,17 @@ def find(name: str) -> EngineSpec:
     raise UnknownEngine(f"unknown engine {name!r}; {hint} (`llmbench engines` lists all)")
 
 
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # "package.part" where there is no package, or a module without a spec
+        return False
+
+
 def problem(spec: EngineSpec, device: str | None = None) -> Problem | None:
     """Why this interpreter can't run the engine, or None where nothing is known to be missing. Imports nothing."""
     for module in spec.requires:
-        if importlib.util.find_spec(module) is None:
+        if not _is_installed(module):
             remedy = f"pip install 'llmbench[{spec.extra}]'" if spec.extra else f"pip install {module}"
             return Problem(f"Python module {module!r} is not installed", remedy)
     if device is not None and device.partition(":")[0] not in spec.devices:

@@ -48,6 +48,14 @@ def reserve(results: Path, started_at: str, model: str) -> Path:
     raise RunFileError(f"results can't be written in {results}: 10,000 runs of this second and name")
 
 
+def forget(path: Path) -> None:
+    """Takes back what `reserve` made, where the run could not be begun: an empty file would puzzle every later reader."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    with contextlib.suppress(OSError):
+        logs_of(path).rmdir()
+
+
 def logs_of(path: Path) -> Path:
     """The folder of a run's worker logs."""
     return path.with_suffix(".logs")
@@ -55,11 +63,13 @@ def logs_of(path: Path) -> Path:
 
 def save(run: Run, path: Path) -> None:
     """Writes the run beside `path`, syncs it and moves it there, so that a reader or a crash sees the old file or the new one."""
-    text = json.dumps(encode(run), indent=1, allow_nan=False)
     try:
+        text = json.dumps(encode(run), indent=1, allow_nan=False)
         write_atomically(path, text.encode())
     except OSError as error:
         raise RunFileError(f"the run file {path} can't be written: {error.strerror or error}") from None
+    except ValueError as error:  # a figure that is no number: a fault of ours, but nothing measured shall be lost by it
+        raise RunFileError(f"the run file {path} can't be written: {error}") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -106,7 +116,7 @@ def load(path: Path) -> Run:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise RunFileError(f"{path}: not a run file of llmbench: {where[:200]}: {first['msg']}") from None
-    fault = _absurd(run)
+    fault = _huge_integer(data) or _absurd(run) or _wrong_shape(run)
     if fault:
         raise RunFileError(f"{path}: not a run file of llmbench: {fault}")
     return run
@@ -142,17 +152,45 @@ def _depth(text: bytes) -> int:
     return deepest
 
 
+def _huge_integer(data: Any) -> str | None:
+    """Names an integer that no figure can be made of; JSON's have no limit."""
+    if isinstance(data, dict):
+        return next(filter(None, map(_huge_integer, data.values())), None)
+    if isinstance(data, list):
+        return next(filter(None, map(_huge_integer, data)), None)
+    huge = isinstance(data, int) and abs(data) >= 2**63
+    return f"an integer of {len(str(data))} digits" if huge else None
+
+
+def _wrong_shape(run: Run) -> str | None:
+    """Whether model.config, which views make a ModelConfig of, is one."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from llmbench.checkpoints.config import ModelConfig
+
+    if not run.model.config:
+        return None
+    try:
+        TypeAdapter(ModelConfig).validate_python(run.model.config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"model.config.{'.'.join(str(part) for part in first['loc'])[:200]}: {first['msg']}"
+    return None
+
+
 def _absurd(run: Run) -> str | None:
     """What no measurement gives, however well-typed: the figures divide by these."""
     if run.request.max_new_tokens < 1 or run.request.batch_size < 1:
         return "max_new_tokens and batch_size must be at least 1"
+    if run.threads < 1:
+        return f"threads of {run.threads}"
     plan, floor = run.plan, run.noise_floor
     if not (0 < plan.confidence < 1 and 0 <= plan.min_effect < 10 and (floor is None or 0 <= floor < 1e9)):
         return f"confidence {plan.confidence!r}, min_effect {plan.min_effect!r} or noise_floor {floor!r} out of range"
     for row in run.rows:
         for block in row.blocks:
             for sample in block.samples:
-                if not 0 < sample.wall_s < 1e9:
+                if not 1e-9 <= sample.wall_s < 1e9:
                     return f"wall_s of {sample.wall_s!r} s in a sample of {row.variant.label[:60]!r}"
             for bandwidth in block.bandwidth:
                 if bandwidth.gb_per_s is not None and not 0 < bandwidth.gb_per_s < 1e9:

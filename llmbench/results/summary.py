@@ -50,7 +50,7 @@ class RowSummary:
     limit_tokens_per_s: float | None = None  # read bandwidth x batch / bytes_per_token, all sequences together; see limit_reason
     limit_reason: str | None = None  # why limit_tokens_per_s is null
     bandwidth_use: float | None = None  # decode rate of all sequences together / limit
-    read_gb_per_s: float | None = None  # the highest probed around the row's blocks
+    read_gb_per_s: float | None = None  # the highest probed around the run's blocks
     build_s: float | None = None
     load_s: float | None = None  # median over blocks
     first_generation_s: float | None = None  # cold block's first warm-up
@@ -166,6 +166,12 @@ def block_rates(run: Run, row: Row) -> dict[int, float]:
 
 def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Comparison | None) -> RowSummary:
     new_tokens, batch = run.request.max_new_tokens, run.request.batch_size
+    status, reason = row.status, row.reason
+    if status is Status.OK and not any(block.samples for block in row.blocks):
+        status, reason = (
+            Status.NOT_MEASURED,
+            "the run ended before this row's first sample; `llmbench compare --resume RUN` goes on with it",
+        )
     good = _good_blocks(run, row)
     rates = [rate for block in good for rate in sample_rates(run, block)]
     rate = statistics.median(list(block_rates(run, row).values()))
@@ -179,7 +185,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
     bytes_per_token = token_bytes(run, row.variant)
     limit, limit_reason = None, None
     if good:
-        bandwidths = [bandwidth for block in row.blocks for bandwidth in block.bandwidth]
+        bandwidths = _probes(run, row)
         limit, limit_reason = (
             limit_tokens_per_s(bandwidths, bytes_per_token, batch)
             if bytes_per_token is not None
@@ -199,8 +205,8 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         label=row.variant.label,
         engine=row.variant.engine,
         dtype=row.variant.dtype,
-        status=row.status,
-        reason=row.reason,
+        status=status,
+        reason=reason,
         is_baseline=baseline is row,
         rounds=len(good),
         samples=len(rates),
@@ -257,6 +263,17 @@ def _accuracy_word(accuracy: Accuracy | None) -> str | None:
     if accuracy is None or accuracy.method == "pending":
         return None
     return "skipped" if accuracy.method == "skipped" else "passed" if accuracy.passed else "failed"
+
+
+def _probes(run: Run, row: Row) -> list[Bandwidth]:
+    """The probes that give a row its limit: all of the run, so that rows of one memory have one limit and the highest rate the highest use.
+
+    A row whose own blocks could not probe, or read no weights, keeps its own reasons.
+    """
+    own = [bandwidth for block in row.blocks for bandwidth in block.bandwidth]
+    if all(bandwidth.gb_per_s is None for bandwidth in own):
+        return own
+    return [bandwidth for other in run.rows for block in other.blocks for bandwidth in block.bandwidth]
 
 
 def _median_wall(block: Block, kind: str) -> float | None:

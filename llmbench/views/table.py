@@ -154,6 +154,10 @@ def _one_run(run: Run, page: _Page, verbose: bool) -> None:
     notes = [f"{plain(row.label)}: {row.status.words}{_reason(row)}" for row in rows if row.status is not Status.OK]
     if run.interrupted:
         notes.append("interrupted: the rows show what was measured until then")
+    elif run.finished_at is None:
+        notes.append(
+            "not finished: the run was cut off, or still goes on; `llmbench compare --resume RUN` goes on with one that was cut off"
+        )
     notes += [f"{plain(row.label)}: undecided: {row.verdict_reason}" for row in rows if row.verdict is Verdict.UNDECIDED]
     notes += [f"{plain(row.label)}: {plain(flag)}" for row in rows for flag in row.flags]
     notes += _noise_floor(run)

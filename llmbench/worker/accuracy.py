@@ -126,7 +126,18 @@ def check(job: Job, new_ids: Sequence[Sequence[int]], logits: Path | None, first
     except CheckpointError as fault:
         raise EngineError(fault.reason) from None
 
-    theirs = None if logits is None else read_logits(logits, stop - first, config.vocab)
+    if eager_error is not None and not math.isfinite(eager_error):
+        return Accuracy(
+            "skipped", True, f"eager PyTorch's own logits are not finite in {dtype} on these weights, so there is nothing to hold to"
+        )
+    theirs, unusable = None, None
+    if logits is not None:
+        try:
+            theirs = read_logits(logits, stop - first, config.vocab)
+        except EngineError as fault:  # then its ids have to do
+            unusable = f"no logits: {fault.reason}"
+            if not greedy:
+                return Accuracy("skipped", True, f"its ids are drawn by chance, and {unusable}")
     kl, top1 = (None, None) if theirs is None else reference.divergence(unquantised[0].kept, theirs)
     if theirs is None:
         base = unquantised[0].best_ids[len(prompt) - 1 : -1].tolist()
@@ -153,13 +164,13 @@ def check(job: Job, new_ids: Sequence[Sequence[int]], logits: Path | None, first
     return Accuracy(
         method="logits" if theirs is not None else "ids",
         passed=why is None,
-        reason=why or remark,
+        reason=why or remark or unusable,
         positions=stop - first if theirs is not None else len(new_ids[0]),
         error=error if error is None or math.isfinite(error) else None,
         eager_error=eager_error,
         tolerance=tolerance,
         first_difference=difference,
-        first_margin=margin,
+        first_margin=margin if margin is None or math.isfinite(margin) else None,
         quality_kl=kl,
         quality_top1=top1,
     )

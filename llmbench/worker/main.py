@@ -20,7 +20,7 @@ from typing import Any
 
 from llmbench.engines.base import Engine, EngineError
 from llmbench.engines.faults import classify
-from llmbench.protocol import Command, Job, Reply, Sample, Status, decode, encode
+from llmbench.protocol import Command, EngineReport, Job, Reply, Sample, Status, decode, encode
 from llmbench.worker import probe
 from llmbench.worker.accuracy import check, write_logits
 from llmbench.worker.energy import EnergyCounter
@@ -83,7 +83,13 @@ class Worker:
         """Loads weights; from here on memory peaks are counted."""
         self._energy = EnergyCounter(self.job.device)
         self._peaks = PhasePeaks(self.job.device)
-        report, seconds = timed(lambda: self.engine.load(self.job, Path(artifact) if artifact else None), lambda: None)
+
+        def load_whole() -> EngineReport:
+            report = self.engine.load(self.job, Path(artifact) if artifact else None)
+            self.engine.synchronize()  # only now is there a device to wait for
+            return report
+
+        report, seconds = timed(load_whole, lambda: None)
         return {"load_s": seconds, "report": encode(report), "baseline_bytes": self._peaks.baseline_bytes}
 
     def end_phase(self) -> dict[str, Any]:
@@ -106,6 +112,8 @@ class Worker:
         meter = self._energy.around(self.engine.synchronize)
         ids, wall_s = timed(lambda: self.engine.generate(request), meter.synchronize)
         energy_j = meter.energy_j(wall_s)
+        if not all(type(token) is int for sequence in ids for token in sequence):
+            raise EngineError("the engine's ids are not all of type int")
         sample = Sample(
             kind=kind,
             wall_s=wall_s,

@@ -69,9 +69,11 @@ class PhasePeaks:
         self._can_reset = reset_host_peak()
         self._device: DeviceMemory | None = None
         self._device_baseline = 0
+        self._index = int(device.partition(":")[2] or 0)
         if device.startswith("cuda"):
             try:
-                self._device = DeviceMemory(int(device.partition(":")[2] or 0))
+                self._device = DeviceMemory(self._index)
+                _torch_slack_bytes(self._index)  # forgets what was allocated before, the bandwidth probe's buffer among it
                 self._device_baseline = self._device.used_bytes()
             except OSError:
                 self._device = None
@@ -84,16 +86,16 @@ class PhasePeaks:
             host = max(host, 0)
         device = None
         if self._device is not None:
-            device = max(0, self._device.used_bytes() - self._device_baseline + _torch_slack_bytes())
+            device = max(0, self._device.used_bytes() - self._device_baseline + _torch_slack_bytes(self._index))
         reset_host_peak()
         return host, device
 
 
-def _torch_slack_bytes() -> int:
+def _torch_slack_bytes(index: int) -> int:
     """How far torch's CUDA allocator stood above its present size since the last call."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
-    slack = int(torch.cuda.max_memory_reserved() - torch.cuda.memory_reserved())
-    torch.cuda.reset_peak_memory_stats()
+    slack = int(torch.cuda.max_memory_reserved(index) - torch.cuda.memory_reserved(index))
+    torch.cuda.reset_peak_memory_stats(index)
     return max(0, slack)

@@ -16,13 +16,18 @@ _MIN_BYTES, _MAX_BYTES = 256 * 2**20, 2**30
 
 
 def last_level_cache_bytes() -> int | None:
-    """The largest cache that the first CPU core sees, in bytes; null where sysfs doesn't tell."""
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        found = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
+    """All last-level caches together, in bytes: a processor of many chiplets has one on each. Null where sysfs doesn't tell."""
+    levels: dict[int, dict[str, int]] = {}
+    for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index*"):
+        try:
+            level, shared = int((index / "level").read_text()), (index / "shared_cpu_list").read_text().strip()
+            found = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
         if found:
-            sizes.append(int(found.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found.group(2)])
-    return max(sizes, default=None)
+            size = int(found.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found.group(2)]
+            levels.setdefault(level, {})[shared] = size
+    return sum(levels[max(levels)].values()) if levels else None
 
 
 def read_bandwidth(device: str, threads: int) -> Bandwidth:

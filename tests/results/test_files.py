@@ -151,3 +151,30 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     message, state = done.stdout.strip().splitlines()
     assert "No space left" in message
     assert state == "True ['run.json']"
+
+
+@pytest.mark.parametrize("place", ["request", "report", "memory", "config"])
+def test_absurd_integers_and_shapes_get_one_line(tmp_path: Path, place: str) -> None:
+    data = encode(a_run())
+    block = data["rows"][0]["blocks"][0]
+    huge = 10**400
+    if place == "request":
+        data["request"]["max_new_tokens"] = huge
+    elif place == "report":
+        block["report"] = {"storage_dtype": "a", "arithmetic_dtype": "b", "weights_bytes": huge}
+    elif place == "memory":
+        block["memory"]["steady_peak_bytes"] = huge
+    else:
+        data["model"]["config"] = {"architecture": "LlamaForCausalLM", "hidden": "wide"}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(RunFileError) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_figure_that_is_no_number_is_a_write_error(tmp_path: Path) -> None:
+    run = a_run()
+    run.noise_floor = float("nan")
+    with pytest.raises(RunFileError, match="can't be written"):
+        save(run, tmp_path / "run.json")
