@@ -1,9 +1,14 @@
 """What all tests share: the one real checkpoint, fetched once and kept between runs."""
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
+
+# torch.compile imports setuptools, which fails where the standard library's distutils was imported before it by another test's library.
+with contextlib.suppress(ImportError):
+    import setuptools  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import compare, environment, llmbench, run_files, tiny_folder
+from tiny import compare, environment, interruptible, llmbench, run_files, tiny_folder
 
 from llmbench.protocol import Status
 from llmbench.results.files import load
@@ -117,7 +117,15 @@ def test_an_interrupt_keeps_and_shows_what_was_measured(tmp_path: Path, number: 
         "--seed",
         _seed_with_first("fake", engines),
     ]
-    process = subprocess.Popen(command, env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("round 1 of 2  fake "):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,11 @@ def compare(home: Path, engines: str, *arguments: object, **variables: str) -> s
     model = tiny_folder(home)
     fixed = ("--model", model, "--load-format", "dummy", "--engines", engines, "--input-len", 4, "--max-new-tokens", 8)
     return llmbench(home, "compare", *fixed, *arguments, **variables)
+
+
+def interruptible() -> None:
+    """To run between fork and exec: a shell's background job hands down an ignored SIGINT, and then nobody could press Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_files(home: Path) -> list[Path]:
