@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from llmbench import accuracy, budget, temporary
 from llmbench.block import BlockMeasurement, BlockSetup, Steps, measure_block, utc_now
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
+from llmbench.machine_state import memory_available
 from llmbench.plausibility import bandwidth_fault
 from llmbench.protocol import DTYPE_BYTES, Block, Job, Row, Run, Status
 from llmbench.results.files import RunFileError
@@ -232,7 +231,7 @@ class Schedule:
         """Whether the weights of all variants fit in the free memory at once, with a gigabyte for each process; says so where they don't."""
         run = self._run
         device = run.machine.device.startswith("cuda")
-        free = run.machine.device_memory_bytes if device else psutil.virtual_memory().available
+        free = run.machine.device_memory_bytes if device else memory_available()
         needed = sum(
             run.model.parameters * DTYPE_BYTES[contestant.job.variant.dtype] + 2**30
             for contestant in order
