@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from llmbench.accuracy import gather_fresh, gather_logits
+from llmbench.artifact_manifest import ArtifactError
+from llmbench.building import Provided, Provider
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
 from llmbench.machine_state import read_state
 from llmbench.plausibility import block_fault, count_fault, vocabulary_fault
-from llmbench.protocol import Bandwidth, Block, EngineReport, Job, Plan, Sample, Status, decode, encode
+from llmbench.protocol import ArtifactUse, Bandwidth, Block, EngineReport, Job, Plan, Recipe, Sample, Status, decode, encode
 from llmbench.supervise import Worker, WorkerFailed
 
 
@@ -26,6 +29,8 @@ class Steps(Protocol):
     """Told what a block is about to do, between samples and never during one."""
 
     def step(self, text: str) -> None: ...
+
+    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,14 @@ class BlockSetup:
     vocab: int
     stamp: str  # of the checkpoint when the run began
     python: tuple[str, ...] = ()  # another interpreter, with its flags
+    provider: Provider | None = None  # of artifacts; null where the engine keeps none
     logits: Path | None = None  # where the engine's logits go; None: accuracy isn't looked at in this block
+
+
+def reused(label: str, use: ArtifactUse) -> str:
+    """A line that says which artifact is loaded again, and what that saves."""
+    place, size = f"engines/{use.engine}/{use.key}", f"{use.bytes / 2**20:.1f} MiB"
+    return f"{label}: reuses {place} ({size}, built {use.built_at[:10]} in {use.build_s:.1f} s)"
 
 
 def utc_now() -> str:
@@ -72,6 +84,7 @@ class BlockMeasurement:
         self.setup, self.plan, self.block, self.steps = setup, plan, block, steps
         self.warmup_s: float | None = None  # the last warm-up
         self._worker: Worker | None = None
+        self._artifact: Provided | None = None
         self._new_tokens = setup.job.request.max_new_tokens
 
     def __enter__(self) -> BlockMeasurement:
@@ -80,8 +93,7 @@ class BlockMeasurement:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._worker is not None:
-            self._worker.end()
+        self._end()
         if isinstance(error, KeyboardInterrupt):
             self.block.status, self.block.reason = Status.INTERRUPTED, "interrupted"
 
@@ -107,29 +119,60 @@ class BlockMeasurement:
                 Status.FAILED,
                 f"the engine's answer can't be read: {type(error).__name__}: {error}"[:400],
             )
+        except ArtifactError as error:
+            self.block.status, self.block.reason = error.status, error.reason
         else:
             return True
+        self._end()
+        return False
+
+    def _end(self) -> None:
+        """Ends the worker, and only then gives the artifact free that it may have mapped."""
         if self._worker is not None:
             self._worker.end()
-        return False
+        if self._artifact is not None:
+            self._artifact.close()
+            self._artifact = None
 
     def _prepare(self) -> None:
         self.steps.step("starting")
         if stamp(Path(self.setup.job.checkpoint.path)) != self.setup.stamp:
             raise WorkerFailed(Status.LOAD_FAILED, f"the checkpoint changed after the run began: {self.setup.job.checkpoint.path}")
+        start_s = time.monotonic()
         self._worker = Worker(self.setup.log, python=self.setup.python, environment=self.setup.environment)
         self.block.versions = self._ask("open", target=self.setup.spec.target, job=encode(self.setup.job))["versions"]
+        self.block.start_s = time.monotonic() - start_s
+        self._provide_artifact()
         self._probe_bandwidth()
         self.steps.step("loading")
-        loaded = self._ask("load")
+        loaded = self._ask("load", artifact=str(self._artifact.path) if self._artifact else None)
         self.block.load_s = loaded["load_s"]
         self.block.report = decode(EngineReport, loaded["report"])
         self._end_phase("load", baseline_bytes=loaded["baseline_bytes"])
+        if self.plan.startup:
+            self.steps.step("the first token")
+            self._generate("starting_first_token", 1)
         for number in range(self.plan.num_iters_warmup):
             compiles = " (compiles here)" if self.setup.spec.compiles and number == 0 else ""
             self.steps.step(f"warming up {number + 1} of {self.plan.num_iters_warmup}{compiles}")
             self.warmup_s = self._generate("warmup", self._new_tokens).wall_s
         self._end_phase("warmup")
+
+    def _provide_artifact(self) -> None:
+        """Has the artifact found or built, by another process, where this job's engine keeps one."""
+        provider, spec = self.setup.provider, self.setup.spec
+        if provider is None or not spec.artifact:
+            return
+        recipe = self._ask("recipe")["recipe"]
+        if recipe is None and spec.source is None:
+            return
+        self.steps.step("looking for its artifact, building it where it isn't here")
+        log = self.setup.log.with_suffix(".build.log")
+        self._artifact = provider.provide(spec, self.setup.job, decode(Recipe, recipe) if recipe is not None else None, log)
+        if self._artifact is not None:
+            self.block.build_s, self.block.artifact = self._artifact.seconds, self._artifact.use
+            if self._artifact.use.hit and self.block.round == 0:
+                self.steps.message(reused(self.setup.job.variant.label, self._artifact.use))
 
     def _sample(self, number: int, iters: int) -> None:
         self.steps.step(f"sample {number + 1} of {iters}")

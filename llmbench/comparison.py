@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmbench import __version__, machine, noise_floor, temporary
+from llmbench.artifacts import Store
 from llmbench.block import utc_now
 from llmbench.engines.registry import EngineSpec, Problem, UnknownEngine, engines, problem
 from llmbench.machine_state import memory_available
@@ -152,6 +154,9 @@ def prepare(
     if not (dry_run or run.aa):
         found = noise_floor.find(results, run.machine, threads, fake=all(spec.name == "fake" for spec, _, _ in variants))
         run.noise_floor, run.noise_floor_source = (found.relative, found.source) if found else (None, None)
+    ref = resolved.ref
+    if not dry_run and any(spec.artifact and why is None for spec, _, why in variants):
+        ref = dataclasses.replace(ref, identity=_full_identity(resolved, options.home, say))
     contestants = []
     for spec, variant, why in variants:
         row = Row(variant)
@@ -160,7 +165,7 @@ def prepare(
         elif spec.reads_weights and not dry_run:
             row.status, row.reason = _memory_problem(config, variant, request, run.machine)
         run.rows.append(row)
-        job = Job(resolved.ref, variant, request, device, threads)
+        job = Job(ref, variant, request, device, threads)
         contestants.append(Contestant(row, spec, job, _interpreter(options, spec)))
     return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth, probe)
 
@@ -190,6 +195,7 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
         save=lambda current: files.save(current, path),
         progress=progress,
         references=prepared.results.parent / "checkpoints" / ".references",
+        artifacts=Store(prepared.results.parent / "engines"),
     )
     try:
         schedule.measure()
@@ -425,7 +431,7 @@ def _variants(options: Options, dtype: str, device: str) -> tuple[list[tuple[Eng
     chosen: list[tuple[EngineSpec, Variant, Problem | None]] = []
     left_out: dict[str, Problem] = {}
     for spec in engines().values():
-        if not spec.default:
+        if not (spec.default and spec.measured):
             continue
         why = obstacle(spec)
         if why is None:
@@ -500,6 +506,16 @@ def _identity(resolved: Resolved) -> str | None:
         return quick_identity(Path(resolved.ref.path)) if resolved.ref.path else None
     except OSError:
         return None
+
+
+def _full_identity(resolved: Resolved, home_folder: Path, say: Callable[[str], None]) -> str:
+    """Digest of every byte of the checkpoint, for the keys of artifacts."""
+    from llmbench.checkpoints.identity import full_identity
+
+    try:
+        return full_identity(resolved.ref, home_folder / "checkpoints" / ".identities", say)
+    except OSError as error:
+        raise SetupError(f"the checkpoint {resolved.ref.name} can't be read: {error}") from None
 
 
 def _shareable(path: Path, home_folder: Path) -> str:

@@ -104,6 +104,7 @@ class CheckpointRef:
     load_format: str = "safetensors"  # or "dummy": random weights drawn from dummy_seed
     dummy_seed: int = 0
     source: str = ""  # in words, release or commit included: "hub HuggingFaceTB/SmolLM2-135M-Instruct@12fd25f"
+    identity: str = ""  # digest of config and weights, for artifacts' keys; empty where no engine of the run keeps any
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,21 @@ class Job:
     request: Request
     device: str  # "cpu" or "cuda:i"
     threads: int
+    targets: tuple[str, ...] = ()  # hardware that an artifact is built for, by name ("rtx-4090"); empty: the device above
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what an engine builds, beside the checkpoint, the dtype and the quantization. An artifact's key covers every field."""
+
+    adapter: int  # raised whenever the adapter would write something else for the same job
+    versions: dict[str, str]  # libraries whose release changes the result
+    targets: tuple[
+        str, ...
+    ]  # what it runs on, one entry each: "sm_89", a processor with its instruction set; one built for more serves too
+    maxima: dict[str, int] = field(default_factory=dict)  # greatest batch and lengths it is built for, never the request itself
+    options: dict[str, Scalar] = field(default_factory=dict)  # everything else that was chosen
+    executes: bool = False  # loading it runs machine code or unpickles inside a library: only ever from a place of the user's own
 
 
 # --------------------------------------------------------------------------------------------------------------------- what was measured
@@ -125,7 +141,8 @@ class Sample:
     """One timed generation.
 
     `kind`: "warmup", "sample" (max_new_tokens new tokens), "first_token" (one new token), "fresh_first_token" (one new token after a prompt
-    of the same length that this process has not seen before), "repeated_first_token" (the request's own prompt right after such a one).
+    of the same length that this process has not seen before), "repeated_first_token" (the request's own prompt right after such a one),
+    "starting_first_token" (one new token, before all else that this process generates; in start-up runs only).
     """
 
     kind: str
@@ -162,6 +179,20 @@ class EngineReport:
     weights_bytes: int | None = None
     kv_cache_bytes: int | None = None
     settings: dict[str, Scalar] = field(default_factory=dict)  # what it chose: compile mode, attention, ...
+
+
+@dataclass(frozen=True)
+class ArtifactUse:
+    """The artifact that a block loaded."""
+
+    engine: str  # whose folder of engines/ it lies in
+    key: str
+    hit: bool  # it was there; else this block had it built
+    bytes: int  # on disk
+    build_s: float  # wall of its building, whenever that was: process start to publishing, and that of the artifact it was built from
+    built_at: str  # UTC, ISO 8601
+    build_peak_bytes: int | None = None  # of the building process, see Memory
+    waited_s: float = 0.0  # for another process that was building it
 
 
 @dataclass(frozen=True)
@@ -227,7 +258,9 @@ class Block:
     reason: str | None = None
     started_at: str = ""  # UTC, ISO 8601
     cold: bool = False  # the variant's first block in this run: nothing in the compiler's caches
-    build_s: float | None = None
+    start_s: float | None = None  # from starting the process until the engine's libraries are imported and the job is accepted
+    build_s: float | None = None  # building or finding the artifact, waiting for others excluded; null for engines without
+    artifact: ArtifactUse | None = None
     load_s: float | None = None
     samples: list[Sample] = field(default_factory=list)
     ids: list[list[int]] | None = None  # the last timed generation's, batch x max_new_tokens
@@ -274,6 +307,7 @@ class Plan:
     min_effect: float = 0.02  # a ratio nearer to 1 than this makes no difference to anyone
     confidence: float = 0.95  # of all intervals of a run together
     accuracy: bool = True
+    startup: bool = False  # what is asked for is how each way starts: one token first, in every process, before the warm-ups
 
 
 @dataclass

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from llmbench import accuracy, budget, temporary
+from llmbench.artifacts import Store
 from llmbench.block import BlockMeasurement, BlockSetup, Steps, measure_block, utc_now
+from llmbench.building import Provider
 from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
 from llmbench.machine_state import memory_available
@@ -33,8 +35,6 @@ class Progress(Steps, Protocol):
     def block(self, label: str, round: int, rounds: int) -> None: ...
 
     def done(self, block: Block) -> None: ...
-
-    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,21 @@ class Schedule:
         save: Callable[[Run], None],
         progress: Progress,
         references: Path | None = None,
+        artifacts: Store | None = None,
     ) -> None:
-        """logs: an existing folder beside the run file, for what the workers print. references: where reference logits are kept."""
+        """logs: an existing folder beside the run file, for what the workers print. references: where reference logits are kept.
+        artifacts: where engines that build keep what they built; without it they can't be measured."""
+        self._provider = (
+            Provider(
+                artifacts,
+                worker_environment,
+                run.plan.timeout_s,
+                {contestant.spec.name: contestant.python for contestant in contestants if contestant.python},
+                progress.message,
+            )
+            if artifacts is not None
+            else None
+        )
         self._references = references
         self._run, self._contestants, self._vocab, self._logs = run, contestants, vocab, logs
         self._save, self._progress = save, progress
@@ -185,13 +198,19 @@ class Schedule:
             spec=contestant.spec,
             job=contestant.job,
             log=log,
-            environment=worker_environment(contestant.job.threads, caches / name),
+            environment=worker_environment(contestant.job.threads, self._caches_of(contestant, caches / name, number)),
+            provider=self._provider if contestant.spec.artifact else None,
             vocab=self._vocab,
             stamp=self._stamp,
             python=contestant.python,
             logits=self._logits_file(contestant, caches) if self._wants_accuracy(contestant) else None,
         )
         return block, setup
+
+    @staticmethod
+    def _caches_of(contestant: Contestant, folder: Path, number: int) -> Path:
+        """The variant's folder of compiler caches: a new one in each round where the variant says that it starts in another way than from them."""
+        return folder if contestant.job.variant.options.get("start", "disk") == "disk" else folder.with_name(f"{folder.name}-round{number}")
 
     def _wants_accuracy(self, contestant: Contestant) -> bool:
         return self._run.plan.accuracy and contestant.spec.reads_weights and not any(block.accuracy for block in contestant.row.blocks)

@@ -66,6 +66,8 @@ def _parse(text: str, dtype: str) -> tuple[EngineSpec, Variant]:
     if form is None:
         raise VariantError(f"can't read the variant {text!r}; write engine or engine[option=value,...]")
     spec = find(form["engine"])
+    if not spec.measured:
+        raise VariantError(f"{spec.name} only builds what other engines load ({spec.summary}); it can't be compared")
     options: dict[str, Scalar] = {}
     for pair in filter(None, (pair.strip() for pair in (form["options"] or "").split(","))):
         name, equals, value = pair.partition("=")

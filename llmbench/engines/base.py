@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmbench.protocol import EngineReport, Job, Request, Status
+from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
 
 
 class EngineError(Exception):
@@ -38,17 +38,25 @@ class Unavailable(EngineError):
 class Engine(Protocol):
     """One way to run a checkpoint. Made without arguments, in a process of its own, used for one job.
 
-    Called in this order: supports, [build], load, then generate and logits as often as asked, close.
+    Called in this order: supports, [recipe], load, then generate and logits as often as asked, close. A process that builds calls supports,
+    recipe, build, close: what building leaves behind in a process must not be measured.
     """
 
     def supports(self, job: Job) -> None:
         """Raises Unsupported or Unavailable where this job can't be run as asked. Reads no weights."""
 
-    def build(self, job: Job, into: Path) -> None:
-        """Writes the artifact for this job into an empty folder. Only for engines whose spec says artifact=True."""
+    def recipe(self, job: Job) -> Recipe | None:
+        """What decides the artifact for this job; null where the engine builds none for it, and then loads its source's (EngineSpec.source)
+        if it has one. Asked only of engines whose spec says artifact=True. Reads no weights, builds nothing."""
+
+    def build(self, job: Job, into: Path, source: Path | None = None) -> None:
+        """Writes the artifact for this job into an empty folder, from the checkpoint or from the artifact `source` of EngineSpec.source.
+
+        Regular files and folders only; nothing in it may name a place outside of it. Keys, locks, hashes and publishing are the parent's.
+        """
 
     def load(self, job: Job, artifact: Path | None) -> EngineReport:
-        """Brings the weights into memory, ready to generate up to job.request's lengths and batch."""
+        """Brings the weights into memory, ready to generate up to job.request's lengths and batch. `artifact` is a folder to read only."""
 
     def generate(self, request: Request, on_token: Callable[[int], None] | None = None) -> list[list[int]]:
         """New ids on the host, batch_size x max_new_tokens: never fewer, no stop at EOS, the prompt not among them.

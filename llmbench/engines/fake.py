@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from llmbench.engines.base import EngineError, Unsupported
-from llmbench.protocol import EngineReport, Job, Request, Status
+from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
 
 FAULTS = (
     "none",
@@ -37,7 +37,7 @@ FAULTS = (
     "short",  # one id too few
     "vocabulary",  # an id outside the vocabulary
 )
-FAULT_PLACES = ("open", "load", "warmup", "sample")
+FAULT_PLACES = ("open", "build", "load", "warmup", "sample")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,8 @@ class FakeOptions:
     block_noise: float = 0.0  # the same, drawn once for each process
     compile_s: float = 0.0  # added to the first generation
     load_s: float = 0.0
+    artifact_bytes: int = 0  # above 0: it builds an artifact of this size before it loads it
+    build_s: float = 0.0  # what building takes
     noise_seed: int = -1  # -1: another one in each process
     fault: str = "none"
     fault_at: str = "sample"
@@ -86,13 +88,36 @@ class FakeEngine:
             raise Unsupported(f"fake has no quantization {job.variant.quantization!r}")
         self._break_at("open")
 
-    def build(self, job: Job, into: Path) -> None:
-        raise EngineError("fake builds nothing", Status.BUILD_FAILED)
+    def recipe(self, job: Job) -> Recipe | None:
+        if not self._options.artifact_bytes:
+            return None
+        return Recipe(
+            adapter=1,
+            versions=self.versions(),
+            targets=job.targets or ("any",),
+            maxima={"batch": job.request.batch_size, "tokens": job.request.total_tokens},
+            options={"artifact_bytes": self._options.artifact_bytes},
+        )
+
+    def build(self, job: Job, into: Path, source: Path | None = None) -> None:
+        """A file of pseudo-random bytes, half of it before it waits and perhaps breaks, so that a broken build has left something."""
+        content = random.Random(self._options.artifact_bytes).randbytes(self._options.artifact_bytes)
+        half = len(content) // 2
+        with (into / "weights.bin").open("wb") as file:
+            file.write(content[:half])
+            file.flush()
+            time.sleep(self._options.build_s)
+            self._break_at("build")
+            file.write(content[half:])
 
     def load(self, job: Job, artifact: Path | None) -> EngineReport:
         options = self._options
         self._random = random.Random(options.noise_seed if options.noise_seed >= 0 else None)
         self._block_factor = 1 + self._random.gauss(0, options.block_noise)
+        if options.artifact_bytes:
+            content = random.Random(options.artifact_bytes).randbytes(options.artifact_bytes)
+            if artifact is None or (artifact / "weights.bin").read_bytes() != content:
+                raise EngineError("fake's artifact is not the one that it builds", Status.LOAD_FAILED)
         time.sleep(options.load_s)
         self._break_at("load")
         return EngineReport(storage_dtype=job.variant.dtype, arithmetic_dtype=job.variant.dtype, settings={"fake": True})

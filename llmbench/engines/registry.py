@@ -29,7 +29,10 @@ class EngineSpec:
     quantizations: tuple[str, ...] = ()
     needs_compiler: bool = False  # a C++ compiler at run time
     compiles: bool = False  # its first generations compile: the card's estimate of time counts with it
-    artifact: bool = False  # has a build step whose result is kept in engines/
+    artifact: bool = False  # has a build step, at least with some options, whose result is kept in engines/
+    source: str | None = None  # the engine whose artifact this one builds from, or loads as it is
+    measured: bool = True  # false for a builder of what others load: it can't be compared
+    targets: bool = False  # builds for hardware that isn't here
     default: bool = True  # measured when the user names no engines
     not_run_on: str | None = None  # what this project has not run it on yet, in words
     options: dict[str, str] = field(default_factory=dict)  # variant options: name -> what it does
@@ -76,7 +79,11 @@ BUILT_IN = (
         summary="no model: waits at a set speed; for tests of everything that engines share",
         default=False,
         reads_weights=False,
+        artifact=True,
+        targets=True,
         options={
+            "artifact_bytes": "above 0: builds an artifact of this size and loads it",
+            "build_s": "seconds that building takes",
             "tokens_per_s": "its speed",
             "prefill_s": "seconds of the first token",
             "noise": "relative deviation of a generation",
@@ -85,7 +92,7 @@ BUILT_IN = (
             "compile_s": "seconds added to the first generation",
             "load_s": "seconds to load",
             "fault": "what goes wrong, see engines/fake.py",
-            "fault_at": "open, load, warmup or sample",
+            "fault_at": "open, build, load, warmup or sample",
         },
     ),
 )

@@ -20,7 +20,7 @@ from llmbench.checkpoints.tensor_files import read_entries
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.compilers import missing_compiler
 from llmbench.engines.faults import classify
-from llmbench.protocol import EngineReport, Job, Request, Status
+from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
 from llmbench.torchfast import generate as functions
 from llmbench.torchfast.model import Transformer, run_block
 from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
@@ -77,7 +77,10 @@ class TorchEngine:
             raise Unavailable(f"{text} isn't here: torch sees {count} CUDA devices")
         return torch.device(text)
 
-    def build(self, job: Job, into: Path) -> None:
+    def recipe(self, job: Job) -> Recipe | None:
+        return None
+
+    def build(self, job: Job, into: Path, source: Path | None = None) -> None:
         raise EngineError(f"{self.name} builds no artifact")
 
     # -------------------------------------------------------------------------------------------------------------------- loading

@@ -74,10 +74,16 @@ class Worker:
         self.engine.supports(self.job)
         return {"versions": self.engine.versions()}
 
-    def build(self, into: str) -> dict[str, Any]:
-        """Builds the artifact for the opened job in an empty folder."""
-        _, seconds = timed(lambda: self.engine.build(self.job, Path(into)), lambda: None)
-        return {"build_s": seconds}
+    def recipe(self) -> dict[str, Any]:
+        """What decides the artifact for the opened job; null where the engine builds none for it."""
+        recipe = self.engine.recipe(self.job)
+        return {"recipe": encode(recipe) if recipe is not None else None}
+
+    def build(self, into: str, source: str | None = None) -> dict[str, Any]:
+        """Builds the artifact for the opened job in an empty folder. The peak is this process's own, compilers that it starts not included."""
+        peaks = PhasePeaks(self.job.device)
+        self.engine.build(self.job, Path(into), Path(source) if source else None)
+        return {"peak_bytes": peaks.end_phase()[0]}
 
     def load(self, artifact: str | None = None) -> dict[str, Any]:
         """Loads weights; from here on memory peaks are counted."""

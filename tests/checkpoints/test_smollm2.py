@@ -22,7 +22,7 @@ def test_it_is_named_as_what_it_is(smollm2):
         assert smollm2.stored_dtypes == ("float32",)
         assert smollm2.stored_bytes == 134_515_008 * 4
         source = json.loads((Path(smollm2.ref.path) / "LLMBENCH_SOURCE.json").read_text())
-        assert source["wheel_sha256"] == wheel_source.WHEEL_SHA256
+        assert source["wheelfile_sha256"] == wheel_source.WHEEL_SHA256
         assert source["published_as"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
