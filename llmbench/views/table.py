@@ -99,7 +99,7 @@ def _finite(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------------------- for people
 
 
-class _Page:
+class Page:
     """What a table needs of its medium. Everything that comes in is plain text."""
 
     def heading(self, text: str) -> None:
@@ -119,11 +119,24 @@ class _Page:
         """One line for each field, one column for each row."""
         raise NotImplementedError
 
+    def grid(self, headings: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> None:
+        """A table of plain texts. A heading goes with whether its column stands at the left."""
+        raise NotImplementedError
+
     def text(self) -> str:
         raise NotImplementedError
 
 
-def _for_people(runs: Sequence[Run], page: _Page, verbose: bool) -> str:
+def page(format: str, width: int = 80, color: bool = False) -> Page:
+    """A page in the format table or markdown, for other views that people read. Raises ViewError for another format."""
+    if format == "table":
+        return _Terminal(width, color)
+    if format == "markdown":
+        return _Markdown()
+    raise ViewError(f"format {plain(format)!r} is not for people: use table or markdown")
+
+
+def _for_people(runs: Sequence[Run], page: Page, verbose: bool) -> str:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(fields.model_words(run), []).append(run)
@@ -139,7 +152,7 @@ def _for_people(runs: Sequence[Run], page: _Page, verbose: bool) -> str:
     return page.text()
 
 
-def _one_run(run: Run, page: _Page, verbose: bool) -> None:
+def _one_run(run: Run, page: Page, verbose: bool) -> None:
     rows = summarise(run)
     page.line(fields.run_words(run))
     if not rows:
@@ -203,7 +216,7 @@ def _columns(run: Run, rows: Sequence[RowSummary]) -> tuple[list[Field], list[st
     return columns, missing
 
 
-class _Terminal(_Page):
+class _Terminal(Page):
     """Aligned columns by rich, which knows how wide each character is."""
 
     def __init__(self, width: int, color: bool) -> None:
@@ -291,6 +304,10 @@ class _Terminal(_Page):
             table.add_row(*(Text(text, style=style) for text, style in row))
         self.console.print(table)
 
+    def grid(self, headings: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> None:
+        gap = 2 if sum(max(map(_cells, column)) + 2 for column in zip(*([h for h, _ in headings], *rows), strict=True)) <= self.width else 1
+        self._grid(headings, [[(text, "") for text in row] for row in rows], gap, [])
+
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self.out.getvalue().splitlines()).rstrip("\n") + "\n"
 
@@ -336,7 +353,7 @@ def _style(field: Field, row: RowSummary) -> str:
     return ""
 
 
-class _Markdown(_Page):
+class _Markdown(Page):
     """GitHub's tables: every column, whatever its width."""
 
     def __init__(self) -> None:
@@ -373,6 +390,9 @@ class _Markdown(_Page):
             *("| " + " | ".join(_escape(cell) for cell in row) + " |" for row in rows),
         ]
         self.parts.append("\n".join(lines))
+
+    def grid(self, headings: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> None:
+        self._grid([(heading.replace("\n", " "), left) for heading, left in headings], rows)
 
     def text(self) -> str:
         return "\n\n".join(self.parts) + "\n"
