@@ -130,6 +130,7 @@ def compare(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use no network.")] = False,
     python: Annotated[list[str] | None, typer.Option(help="ENGINE=PATH: run an engine under another interpreter. May be repeated.")] = None,
+    startup: Annotated[bool, typer.Option("--startup", help="Measure how each way starts, as `llmbench startup` does.")] = False,
     format: FormatOption = "table",
     output: OutputOption = None,
     chart: Annotated[Path | None, typer.Option(help="Where the bar chart goes, .png or .svg. Default: beside the run file.")] = None,
@@ -163,6 +164,7 @@ def compare(
             min_effect=min_effect,
             interleave=interleave,
             accuracy=not no_accuracy,
+            startup=startup,
         )
         options = Options(
             model=model or "",
@@ -309,9 +311,25 @@ def aa(
     compare(engines=engines, baseline=None, resume=None, **options)
 
 
+@app.command(name="startup")
+@_options_of(compare, without=("startup", "resume", "quick", "interleave", "rounds", "num_iters"))
+def start_up(
+    rounds: Annotated[int, typer.Option(help="Processes of each variant: the first starts cold, the others warm.")] = 3,
+    num_iters: Annotated[int, typer.Option(help="Timed generations in each process, for its steady rate.")] = 2,
+    **options: Any,
+) -> None:
+    """Measure what starting costs: build, load, first token, steady rate, cold and warm, and when one way has overtaken another.
+
+    torch-compile, named without options, is started in all its ways: from empty caches, from its caches on disk, from a portable bundle of
+    them, and from functions compiled ahead of time.
+    """
+    compare(startup=True, resume=None, quick=False, interleave=False, rounds=rounds, num_iters=num_iters, **options)
+
+
 @app.command()
 def show(
     runs: Annotated[list[Path], typer.Argument(help="Run files, or folders of suites.")],
+    startup: Annotated[bool, typer.Option("--startup", help="What starting cost: cold and warm, by parts, with the break-even.")] = False,
     format: FormatOption = "table",
     output: OutputOption = None,
     verbose: VerboseOption = False,
@@ -321,7 +339,7 @@ def show(
 
     try:
         found, unreadable = load_runs(runs)
-        emit(found, format, output, verbose)
+        emit(found, format, output, verbose, startup=startup)
     except ViewError as error:
         fail(str(error), 1)
     raise typer.Exit(3 if unreadable else 0)

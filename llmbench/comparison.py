@@ -40,7 +40,7 @@ from llmbench.protocol import (
 from llmbench.results import files
 from llmbench.schedule import Contestant, Progress, Schedule, worker_environment
 from llmbench.supervise import Worker, WorkerFailed
-from llmbench.variants import VariantError, default_variant, dtype_name, parse_variants
+from llmbench.variants import VariantError, all_starts, default_variant, dtype_name, parse_variants
 
 if TYPE_CHECKING:
     from llmbench.checkpoints.config import ModelConfig
@@ -427,6 +427,8 @@ def _variants(options: Options, dtype: str, device: str) -> tuple[list[tuple[Eng
             named = parse_variants(options.engines, dtype)
         except VariantError as error:  # only now is it known that auto is the dtype that a variant names
             raise UsageError(str(error)) from None
+        if options.plan.startup:
+            named = all_starts(named, dtype)
         return [(spec, variant, obstacle(spec)) for spec, variant in named], {}
     chosen: list[tuple[EngineSpec, Variant, Problem | None]] = []
     left_out: dict[str, Problem] = {}
@@ -438,6 +440,8 @@ def _variants(options: Options, dtype: str, device: str) -> tuple[list[tuple[Eng
             chosen.append((spec, default_variant(spec, dtype), None))
         else:
             left_out[spec.name] = why
+    if options.plan.startup:
+        chosen = [(spec, variant, None) for spec, variant in all_starts([(spec, variant) for spec, variant, _ in chosen], dtype)]
     if not chosen:
         raise SetupError("no engine is usable here: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
     return chosen, left_out

@@ -82,9 +82,10 @@ def report(prepared: Prepared, path: Path, format: str, output: Path | None, cha
     from llmbench.protocol import Status
     from llmbench.results.files import logs_of
     from llmbench.views.chart import draw
+    from llmbench.views.startup_chart import draw_startup
 
     run = prepared.run
-    emit([run], format, output, verbose)
+    emit([run], format, output, verbose, startup=run.plan.startup)
     if show_text:
         print_texts(prepared, format)
     if prepared.unsaved is None:
@@ -93,7 +94,10 @@ def report(prepared: Prepared, path: Path, format: str, output: Path | None, cha
         typer.echo(f"run file: {path} does not hold all of this", err=True)
     if any(block.of_kind("sample") for row in run.rows for block in row.blocks):
         picture = chart or path.with_suffix(".png")
-        draw([run], picture)
+        if run.plan.startup:
+            draw_startup(run, picture)
+        else:
+            draw([run], picture)
         typer.echo(f"chart:    {picture}", err=True)
     if any(row.status is not Status.OK for row in run.rows):
         typer.echo(f"logs:     {logs_of(path)}", err=True)
@@ -126,13 +130,17 @@ def print_texts(prepared: Prepared, format: str) -> None:
             typer.echo(f"\n{row.variant.label}: {text}", err=format not in ("table", "markdown"))
 
 
-def emit(runs: list[Run], format: str, output: Path | None, verbose: bool, as_list: bool = False) -> None:
-    """The runs in a format, to a file or stdout. as_list: json is an array of a single run too."""
+def emit(runs: list[Run], format: str, output: Path | None, verbose: bool, as_list: bool = False, startup: bool = False) -> None:
+    """The runs in a format, to a file or stdout. as_list: json is an array of a single run too. startup: people get the start-up tables."""
     from llmbench.results.files import write_atomically
+    from llmbench.views.startup_table import render_startup
     from llmbench.views.table import render
 
     color = output is None and wants_color(sys.stdout)
-    text = render(runs, format, width=terminal_width(), verbose=verbose, color=color)
+    if startup and format in ("table", "markdown"):
+        text = render_startup(runs, format, width=terminal_width(), color=color)
+    else:
+        text = render(runs, format, width=terminal_width(), verbose=verbose, color=color)
     if as_list and format == "json" and len(runs) == 1:
         text = f"[{text.strip()}]\n"
     if output is None:

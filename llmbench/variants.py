@@ -54,6 +54,26 @@ def twice(text: str) -> str:
     return f"{pieces[0]},{pieces[0]}{AGAIN}"
 
 
+#: The ways to start that a start-up run measures of an engine with the option `start`, beside its default.
+STARTS = ("bundle", "aot")
+
+
+def all_starts(variants: list[tuple[EngineSpec, Variant]], dtype: str) -> list[tuple[EngineSpec, Variant]]:
+    """Each variant whose engine has the option `start`, and that doesn't say which, followed by itself with the other ways to start."""
+    labels = {variant.label for _, variant in variants}
+    found = []
+    for spec, variant in variants:
+        found.append((spec, variant))
+        if "start" not in spec.options or "start" in variant.options:
+            continue
+        for start in STARTS:
+            name, bracket, rest = variant.label.partition("[")
+            other = _parse(f"{name}[start={start},{rest}" if bracket else f"{name}[start={start}]", dtype)
+            if other[1].label not in labels:  # a resumed run names them already
+                found.append(other)
+    return found
+
+
 def _split(text: str) -> Iterator[str]:
     """Pieces at commas outside brackets, empty ones left out."""
     for piece in re.split(r",(?![^\[]*\])", text):

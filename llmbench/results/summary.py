@@ -154,7 +154,8 @@ def good_samples(run: Run, block: Block) -> list[Sample]:
     return [sample for sample in block.of_kind("sample") if sample.new_tokens == counted]
 
 
-def _good_blocks(run: Run, row: Row) -> list[Block]:
+def good_blocks(run: Run, row: Row) -> list[Block]:
+    """Those with at least one good sample."""
     return [block for block in row.blocks if good_samples(run, block)]
 
 
@@ -172,10 +173,10 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
             Status.NOT_MEASURED,
             "the run ended before this row's first sample; `llmbench compare --resume RUN` goes on with it",
         )
-    good = _good_blocks(run, row)
+    good = good_blocks(run, row)
     rates = [rate for block in good for rate in sample_rates(run, block)]
     rate = statistics.median(list(block_rates(run, row).values()))
-    ttft = _median_over(good, lambda block: _median_wall(block, "first_token"))
+    ttft = _median_over(good, lambda block: median_wall(block, "first_token"))
     wall = new_tokens / rate if rate else None
 
     decode_rate = None
@@ -189,7 +190,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         limit, limit_reason = (
             limit_tokens_per_s(bandwidths, bytes_per_token, batch)
             if bytes_per_token is not None
-            else (None, "bytes per token are not known for this quantization")
+            else (None, f"bytes per token are not known for this {'quantization' if run.model.config else 'architecture'}")
         )
         probed = [bandwidth.gb_per_s for bandwidth in bandwidths if bandwidth.gb_per_s is not None]
     else:
@@ -198,7 +199,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
     cold = next((block for block in good if block.cold), None)
     cached = [block for block in good if not block.cold]
     peak = _steady_peak(good)
-    baseline_peak = _steady_peak(_good_blocks(run, baseline)) if baseline else None
+    baseline_peak = _steady_peak(good_blocks(run, baseline)) if baseline else None
     accuracy = next((block.accuracy for block in row.blocks if block.accuracy is not None), None)
     report = next((block.report for block in reversed(row.blocks) if block.report), None)
     return RowSummary(
@@ -231,8 +232,8 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         build_s=next((block.build_s for block in row.blocks if block.build_s is not None), None),
         load_s=_median_over(good, lambda block: block.load_s),
         first_generation_s=_first_generation(cold),
-        compile_s=_compile_s(run, cold) if cold else None,
-        compile_cached_s=_median_over(cached, lambda block: _compile_s(run, block)),
+        compile_s=compile_s(run, cold) if cold else None,
+        compile_cached_s=_median_over(cached, lambda block: compile_s(run, block)),
         load_peak_gib=_gib(max((_load_peak(block) or 0 for block in good), default=0) or None),
         peak_memory_gib=_gib(peak),
         memory_compression=baseline_peak / peak if baseline_peak and peak else None,
@@ -276,7 +277,8 @@ def _probes(run: Run, row: Row) -> list[Bandwidth]:
     return [bandwidth for other in run.rows for block in other.blocks for bandwidth in block.bandwidth]
 
 
-def _median_wall(block: Block, kind: str) -> float | None:
+def median_wall(block: Block, kind: str) -> float | None:
+    """Of a block's generations of one kind, in seconds; null where there are none."""
     return statistics.median([sample.wall_s for sample in block.of_kind(kind)])
 
 
@@ -289,13 +291,18 @@ def _first_generation(block: Block | None) -> float | None:
     return warmups[0].wall_s if warmups else None
 
 
-def _compile_s(run: Run, block: Block) -> float | None:
-    """Sum over warm-ups of (warm-up - steady median): what the first generations cost beyond generating. Noise can't make it negative."""
+def compile_s(run: Run, block: Block) -> float | None:
+    """What the first generations cost beyond generating, in seconds: the sum over warm-ups of (warm-up - steady median), and where the process
+    began with a generation of one token, that one's (wall - steady median of such). Noise can't make it negative."""
     steady = statistics.median([sample.wall_s for sample in good_samples(run, block)])
     warmups = block.of_kind("warmup")
     if steady is None or not warmups:
         return None
-    return max(0.0, sum(sample.wall_s - steady for sample in warmups))
+    extra_s = sum(sample.wall_s - steady for sample in warmups)
+    one_token_s = median_wall(block, "first_token")
+    if one_token_s is not None:
+        extra_s += sum(sample.wall_s - one_token_s for sample in block.of_kind("starting_first_token"))
+    return max(0.0, extra_s)
 
 
 def _load_peak(block: Block) -> int | None:
