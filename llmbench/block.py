@@ -21,7 +21,7 @@ from llmbench.checkpoints.identity import stamp
 from llmbench.engines.registry import EngineSpec
 from llmbench.machine_state import read_state
 from llmbench.plausibility import block_fault, count_fault, vocabulary_fault
-from llmbench.protocol import ArtifactUse, Bandwidth, Block, EngineReport, Job, Plan, Recipe, Sample, Status, decode, encode
+from llmbench.protocol import ArtifactUse, Bandwidth, Block, Compilation, EngineReport, Job, Plan, Recipe, Sample, Status, decode, encode
 from llmbench.supervise import Worker, WorkerFailed
 
 
@@ -46,6 +46,7 @@ class BlockSetup:
     python: tuple[str, ...] = ()  # another interpreter, with its flags
     provider: Provider | None = None  # of artifacts; null where the engine keeps none
     logits: Path | None = None  # where the engine's logits go; None: accuracy isn't looked at in this block
+    trace: Path | None = None  # where torch.profiler's trace of a generation goes; None: no trace of this block
 
 
 def reused(label: str, use: ArtifactUse) -> str:
@@ -183,6 +184,8 @@ class BlockMeasurement:
         self.block.state_after = read_state(self.setup.job.device)  # while the worker lives: clocks and throttling as under load
         self._end_phase("steady")
         self._probe_bandwidth()
+        compiled = self._ask("compilation")["compilation"]
+        self.block.compilation = decode(Compilation, compiled) if compiled is not None else None
         if self.block.round == 0:
             gather_fresh(self._ask, self.block, self.setup.job, self.setup.vocab)
         if self.setup.logits is not None:
@@ -191,8 +194,22 @@ class BlockMeasurement:
         fault = block_fault(self.block, len(self.setup.job.request.prompt_ids))
         if fault is not None:
             raise WorkerFailed(*fault, alive=True)
+        if self.setup.trace is not None:
+            self._write_trace(self.setup.trace)
         assert self._worker is not None
         self._worker.close()
+
+    def _write_trace(self, into: Path) -> None:
+        """Last of all, as a profiler leaves its traces in a process. What can't be traced is told and fails nothing."""
+        self.steps.step("writing a trace")
+        try:
+            into.parent.mkdir(exist_ok=True)
+            self._ask("profile", into=str(into))
+        except (WorkerFailed, OSError) as failure:
+            into.unlink(missing_ok=True)
+            self.steps.message(f"{self.setup.job.variant.label}: no trace: {failure}")
+        else:
+            self.block.trace = f"{into.parent.name}/{into.name}"
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         assert self._worker is not None

@@ -43,11 +43,13 @@ from llmbench.supervise import Worker, WorkerFailed
 from llmbench.variants import VariantError, all_starts, default_variant, dtype_name, parse_variants
 
 if TYPE_CHECKING:
-    from llmbench.checkpoints.config import ModelConfig
+    from llmbench.checkpoints.config import ModelConfig, Outline
     from llmbench.checkpoints.fetch import Resolved
     from llmbench.checkpoints.tokenizer import Tokenizer
 
 DEFAULT_PROMPT = "Hello, my name is"
+#: What a run says of a model that llmbench's own code can't build.
+FOREIGN = "the torch engines run transformers' model, and no limit is known, as llmbench's own model isn't one of this kind"
 #: A probe that takes longer than this has hung.
 _PROBE_TIMEOUT_S = 300.0
 
@@ -80,6 +82,7 @@ class Options:
     plan: Plan = field(default_factory=Plan)
     load_format: str = "auto"
     revision: str | None = None
+    shape: dict[str, Any] | None = None  # config.json of random weights that go by the name in `model`; null: `model` is looked for
     offline: bool = False
     seed: int = 0
     python: dict[str, str] = field(default_factory=dict)  # engine -> its interpreter
@@ -93,12 +96,13 @@ class Prepared:
 
     run: Run
     contestants: list[Contestant]
-    config: ModelConfig
+    config: ModelConfig | Outline
     tokenizer: Tokenizer | None
     left_out: dict[str, Problem]  # engines of the default list that can't be used here
     results: Path
     bandwidth: Bandwidth | None  # null in a dry run
     probe: dict[str, Any] = field(default_factory=dict)  # what a worker found on this machine
+    home: Path | None = None  # of checkpoints/ and engines/; null: the folder that holds `results`
     unsaved: str | None = None  # after execute: why the run file doesn't hold all that was measured
 
 
@@ -115,6 +119,8 @@ def prepare(
     With dry_run it starts no worker, downloads nothing, writes nothing. `say` is told of long steps. `like`: another run prepared for the same
     device and threads, whose look at the machine serves again.
     """
+    from llmbench.checkpoints.config import Outline
+
     check(options)
     results = options.home / "results"
     _check_writable(results)
@@ -150,6 +156,8 @@ def prepare(
         llmbench_version=__version__,
         notes=[f"{name} is left out: {why}" for name, why in left_out.items()],
     )
+    if isinstance(config, Outline):
+        run.notes.append(f"{FOREIGN}: {config.why}")
     run.aa = noise_floor.is_aa([variant for _, variant, _ in variants])
     if not (dry_run or run.aa):
         found = noise_floor.find(results, run.machine, threads, fake=all(spec.name == "fake" for spec, _, _ in variants))
@@ -167,7 +175,31 @@ def prepare(
         run.rows.append(row)
         job = Job(ref, variant, request, device, threads)
         contestants.append(Contestant(row, spec, job, _interpreter(options, spec)))
-    return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth, probe)
+    return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth, probe, options.home)
+
+
+def not_here(options: Options, reason: str) -> Run:
+    """The run of a model that can't be had: a row for each engine that was named, unavailable for that reason. Nothing of it is measured."""
+    from llmbench.checkpoints import catalog
+
+    entry = catalog.find(options.model)
+    dtype = entry.shape.dtype if entry is not None and options.dtype == "auto" else options.dtype
+    dtype = "unknown" if dtype == "auto" else dtype_name(dtype)
+    named = parse_variants(options.engines, dtype) if options.engines is not None else []
+    variants = [variant for _, variant in named] or [default_variant(spec, dtype) for spec in engines().values() if spec.default]
+    return Run(
+        run_id="",
+        model=Model(options.model, "not here", "", entry.shape.architecture if entry is not None else "", dtype, load_format=options.load_format),
+        request=Request((), options.max_new_tokens, options.batch_size, Sampling(options.temperature, options.top_k, options.seed)),
+        plan=options.plan,
+        machine=Machine(device=options.device),
+        threads=options.threads or machine.default_threads(),
+        dtype=dtype,
+        rows=[Row(variant, Status.UNAVAILABLE, reason) for variant in variants],
+        prompt=options.prompt,
+        command=options.command,
+        llmbench_version=__version__,
+    )
 
 
 def execute(prepared: Prepared, progress: Progress, path: Path | None = None) -> Path:
@@ -194,8 +226,8 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
         logs=files.logs_of(path),
         save=lambda current: files.save(current, path),
         progress=progress,
-        references=prepared.results.parent / "checkpoints" / ".references",
-        artifacts=Store(prepared.results.parent / "engines"),
+        references=(prepared.home or prepared.results.parent) / "checkpoints" / ".references",
+        artifacts=Store((prepared.home or prepared.results.parent) / "engines"),
     )
     try:
         schedule.measure()
@@ -212,15 +244,17 @@ def estimate_s(prepared: Prepared) -> float | None:
     Null where no limit is known. A time budget caps it.
     """
     from llmbench.checkpoints import layout
+    from llmbench.checkpoints.config import ModelConfig
 
     run, plan = prepared.run, prepared.run.plan
-    if prepared.bandwidth is None or prepared.bandwidth.gb_per_s is None:
+    config = prepared.config
+    if prepared.bandwidth is None or prepared.bandwidth.gb_per_s is None or not isinstance(config, ModelConfig):
         return plan.time_budget_s
     total_s = 0.0
     for contestant in prepared.contestants:
         if contestant.row.status is not Status.OK:
             continue
-        size = layout.bytes_per_token(prepared.config, DTYPE_BYTES[contestant.job.variant.dtype], run.request)
+        size = layout.bytes_per_token(config, DTYPE_BYTES[contestant.job.variant.dtype], run.request)
         generation_s = run.request.max_new_tokens * size / (0.5e9 * prepared.bandwidth.gb_per_s) if contestant.spec.reads_weights else 0.0
         total_s += plan.rounds * (5.0 + (plan.num_iters + plan.num_iters_warmup) * generation_s)
         total_s += (60.0 + 10.0 * (plan.rounds - 1)) if contestant.spec.compiles else 0.0
@@ -307,8 +341,13 @@ def _check_writable(results: Path) -> None:
 def _resolve(options: Options, dry_run: bool, say: Callable[[str], None]) -> Resolved:
     """The checkpoint; in a dry run only what is here already, else the catalog's shape."""
     from llmbench.checkpoints.errors import CheckpointError
-    from llmbench.checkpoints.fetch import resolve
+    from llmbench.checkpoints.fetch import from_shape, resolve
 
+    if options.shape is not None:
+        try:
+            return from_shape(options.model, options.shape, home=options.home, dummy_seed=options.seed, write=not dry_run)
+        except CheckpointError as error:
+            raise SetupError(str(error)) from None
     shape = _shape_only(options.model, "dummy" if options.load_format == "dummy" else "safetensors") if dry_run else None
     if shape is not None and options.load_format == "dummy":
         return shape  # the folder for random weights would be written
@@ -351,7 +390,7 @@ def _tokenizer(resolved: Resolved) -> Tokenizer | None:
         raise SetupError(str(error)) from None
 
 
-def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Request, str | None]:
+def _request(options: Options, config: ModelConfig | Outline, tokenizer: Tokenizer | None) -> tuple[Request, str | None]:
     """The request and its prompt's text, null where the ids are synthetic."""
     from llmbench.checkpoints.errors import CheckpointError
     from llmbench.checkpoints.tokenizer import synthetic_ids
@@ -362,7 +401,7 @@ def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None)
             prompt = options.prompt_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--prompt-file {options.prompt_file} can't be read as UTF-8 text: {error}") from None
-    if options.input_len is not None and options.input_len + options.max_new_tokens > config.context:
+    if options.input_len is not None and config.context is not None and options.input_len + options.max_new_tokens > config.context:
         raise UsageError(_too_long(options, options.input_len, config.context))
     if options.input_len is not None:
         prompt, ids = None, synthetic_ids(config.vocab, options.input_len, options.seed)
@@ -378,7 +417,7 @@ def _request(options: Options, config: ModelConfig, tokenizer: Tokenizer | None)
             raise UsageError(str(error)) from None
         if not ids:
             raise UsageError("the prompt is empty: this tokenizer gives no ids for it; give some text or --input-len N")
-    if len(ids) + options.max_new_tokens > config.context:
+    if config.context is not None and len(ids) + options.max_new_tokens > config.context:
         raise UsageError(_too_long(options, len(ids), config.context))
     sampling = Sampling(options.temperature, options.top_k, options.seed)
     return Request(ids, options.max_new_tokens, options.batch_size, sampling), prompt
@@ -459,11 +498,12 @@ def _baseline(options: Options, variants: list[tuple[EngineSpec, Variant, Proble
     return "eager" if "eager" in labels else None
 
 
-def _memory_problem(config: ModelConfig, variant: Variant, request: Request, found: Machine) -> tuple[Status, str | None]:
+def _memory_problem(config: ModelConfig | Outline, variant: Variant, request: Request, found: Machine) -> tuple[Status, str | None]:
     """Says before loading that weights and KV cache can't fit, with the sizes. Quantized variants need less than is known here."""
     from llmbench.checkpoints import layout
+    from llmbench.checkpoints.config import ModelConfig
 
-    if variant.quantization is not None:
+    if variant.quantization is not None or not isinstance(config, ModelConfig):
         return Status.OK, None
     size = DTYPE_BYTES[variant.dtype]
     weights = layout.weights_bytes(config, size)
@@ -487,6 +527,7 @@ def _interpreter(options: Options, spec: EngineSpec) -> tuple[str, ...]:
 
 def _model(resolved: Resolved, home_folder: Path) -> Model:
     from llmbench.checkpoints import layout
+    from llmbench.checkpoints.config import ModelConfig
 
     config = resolved.config
     return Model(
@@ -495,9 +536,9 @@ def _model(resolved: Resolved, home_folder: Path) -> Model:
         path=_shareable(Path(resolved.ref.path), home_folder),
         architecture=config.architecture,
         dtype=config.dtype,
-        config=encode(config),
+        config=encode(config) if isinstance(config, ModelConfig) else {},
         load_format=resolved.ref.load_format,
-        parameters=layout.parameter_count(config),
+        parameters=layout.parameter_count(config) if isinstance(config, ModelConfig) else resolved.stored_parameters or 0,
         identity=_identity(resolved),
         warnings=list(resolved.warnings),
     )

@@ -249,6 +249,31 @@ class Accuracy:
     quality_top1: float | None = None  # share of positions with the unquantised model's most likely id
 
 
+@dataclass(frozen=True)
+class Compilation:
+    """What torch compiled in a block's process until after its last sample, as torch itself counts it. Null where it doesn't tell.
+
+    The phases are parts of total_s: total_s = trace_s + autograd_s + inductor_s. A cache hit skips Inductor, so its seconds are then in
+    autograd_s, which looked it up.
+    """
+
+    total_s: float  # wall of compiling, all frames together
+    trace_s: float  # Dynamo: bytecode to graph, and guards
+    autograd_s: float  # AOTAutograd, or the backend's own time where that isn't Inductor
+    inductor_s: float  # lowering, fusing, code generation, the C++ compiler and Triton
+    codegen_s: float  # the last three of these
+    frames: int  # compilations of a frame, again-compiled ones included
+    graphs: int
+    graph_breaks: int
+    recompiles: int  # compilations of a frame that had been compiled before
+    operators: int  # calls in the captured graphs
+    cache_hits: int  # graphs that came out of a cache on disk
+    cache_misses: int
+    kernels: int | None = None  # that Inductor wrote, calls of libraries not counted; null with another backend
+    cudagraph_skips: int = 0  # graphs that were to run as CUDA graphs and didn't
+    reasons: tuple[str, ...] = ()  # for breaks, recompilations and skips, a line each, the first ones
+
+
 @dataclass
 class Block:
     """One process of one variant: load, warm up, take samples."""
@@ -270,6 +295,8 @@ class Block:
     state_before: MachineState | None = None
     state_after: MachineState | None = None
     accuracy: Accuracy | None = None  # of the block whose logits or ids were checked: each variant's first
+    compilation: Compilation | None = None  # of torch engines that compile
+    trace: str | None = None  # torch.profiler's trace of a generation after the last sample: a path relative to the run file
     versions: dict[str, str] = field(default_factory=dict)
     log: str | None = None  # what the worker wrote to its stdout and stderr: a path relative to the run file
 
@@ -308,6 +335,7 @@ class Plan:
     confidence: float = 0.95  # of all intervals of a run together
     accuracy: bool = True
     startup: bool = False  # what is asked for is how each way starts: one token first, in every process, before the warm-ups
+    profile: bool = False  # a trace of one more generation of each variant, after its samples
 
 
 @dataclass

@@ -15,10 +15,14 @@ from llmbench.protocol import Run, Status
 
 def options_of(run: Run, given: Options) -> Options:
     """What the run was made with, as options; `given` supplies what a run file doesn't keep: the home folder, offline, interpreters."""
+    from llmbench.checkpoints.fetch import SHAPE
+
     sampling = run.request.sampling
     path = Path(run.model.path).expanduser()
     as_path = path if path.is_absolute() else given.home / path
-    named_by_path = run.model.name not in run.model.source and ("/" in run.model.name or as_path.name == run.model.name)
+    named_by_path = (
+        SHAPE in as_path.name or (run.model.name not in run.model.source and ("/" in run.model.name or as_path.name == run.model.name))
+    )
     return dataclasses.replace(
         given,
         model=str(as_path) if named_by_path and (as_path / "config.json").is_file() else run.model.name,
@@ -72,6 +76,15 @@ def continue_from(prepared: Prepared, old: Run) -> int:
     new.run_id, new.started_at, new.suite_id = old.run_id, old.started_at, old.suite_id
     new.notes = [*(note for note in old.notes if not note.startswith("time budget")), f"resumed after {kept} blocks"]
     return kept
+
+
+def is_whole(run: Run) -> bool:
+    """Whether nothing is left to measure: every row failed or has all its rounds."""
+    left = any(
+        row.status is Status.INTERRUPTED or (row.status is Status.OK and len({block.round for block in row.blocks}) < run.plan.rounds)
+        for row in run.rows
+    )
+    return run.finished_at is not None and not run.interrupted and not left
 
 
 def _short(value: object) -> str:

@@ -204,8 +204,12 @@ class Schedule:
             stamp=self._stamp,
             python=contestant.python,
             logits=self._logits_file(contestant, caches) if self._wants_accuracy(contestant) else None,
+            trace=self._logs.with_suffix(".traces") / f"{name}.json.gz" if self._wants_trace(contestant) else None,
         )
         return block, setup
+
+    def _wants_trace(self, contestant: Contestant) -> bool:
+        return self._run.plan.profile and not any(block.trace for block in contestant.row.blocks)
 
     @staticmethod
     def _caches_of(contestant: Contestant, folder: Path, number: int) -> Path:

@@ -2,10 +2,12 @@
 
 Standard library only: the parent reads it for the card and the limits, the worker to build the model. `read_config` refuses what can't be
 run by name, so that no later part meets a shape it doesn't know. Keys that a file leaves out get the defaults of transformers' class.
+`read_outline` is for what needs no shape: of a family that only transformers' own model knows, it gives the little that a request needs.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,23 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class Outline:
+    """Of a model that llmbench's own code can't build: what a request has to fit into. Nothing that limits or sizes could follow from."""
+
+    architecture: str
+    vocab: int
+    context: int | None  # null where config.json names no greatest length
+    why: str  # why there is no ModelConfig, one line
+    dtype: str = "float32"
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+
+
+class ForeignModel(CheckpointError):
+    """A sound config.json of a model that llmbench's own code doesn't know; transformers' may."""
+
+
+@dataclass(frozen=True)
 class _Family:
     """What transformers' configuration class of one architecture takes where a key is absent."""
 
@@ -89,6 +108,40 @@ def read_config(path: Path) -> ModelConfig:
     return parse_config(read_json(path, "config.json"), str(path / "config.json"))
 
 
+def read_outline(path: Path) -> ModelConfig | Outline:
+    """The shape in <path>/config.json; of a model that only transformers may know, its outline. Raises CheckpointError as `read_config` does."""
+    path = Path(path)
+    return parse_outline(read_json(path, "config.json"), str(path / "config.json"))
+
+
+def parse_outline(raw: dict[str, Any], where: str) -> ModelConfig | Outline:
+    """The same of a parsed config.json. `where` names the file in the CheckpointError."""
+    try:
+        return parse_config(raw, where)
+    except ForeignModel as error:
+        return _outline(_Reader(raw, where), error.reason.replace(where, "config.json"))  # run files name no folders
+
+
+def _outline(read: _Reader, why: str) -> Outline:
+    if read.raw.get("quantization_config") is not None:
+        raise read.error("quantization_config", "is given: checkpoints stored quantized are not supported; take the unquantized one")
+    # Models that see and hear keep their text part's settings one level down.
+    inner: dict[str, Any] = next((read.raw[key] for key in ("text_config", "llm_config") if isinstance(read.raw.get(key), dict)), {})
+    text = _Reader({**read.raw, **inner}, read.where)
+    length = next(
+        (key for key in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx") if text.raw.get(key) is not None), None
+    )
+    return Outline(
+        architecture=read.raw["architectures"][0],
+        vocab=text.integer("vocab_size", 2**22),
+        context=None if length is None else text.integer(length, 2**27),
+        why=why,
+        dtype=text.dtype(),
+        bos_id=text.bos(),
+        eos_ids=text.eos(None),
+    )
+
+
 def parse_config(raw: dict[str, Any], where: str) -> ModelConfig:
     """The shape in a parsed config.json, as transformers 4.x and 5.x write it. `where` names the file in the CheckpointError."""
     read = _Reader(raw, where)
@@ -98,7 +151,7 @@ def parse_config(raw: dict[str, Any], where: str) -> ModelConfig:
     if raw.get("quantization_config") is not None:
         raise read.error("quantization_config", "is given: checkpoints stored quantized are not supported; take the unquantized one")
     if raw.get("qk_layernorm", False) not in (False, None):
-        raise read.error("qk_layernorm", f"is {shown(raw['qk_layernorm'])}: norms on queries and keys are not supported")
+        raise read.foreign("qk_layernorm", f"is {shown(raw['qk_layernorm'])}: norms on queries and keys are not supported")
 
     hidden = read.integer("hidden_size", 2**17)
     heads = read.integer("num_attention_heads", 2**12)
@@ -112,8 +165,10 @@ def parse_config(raw: dict[str, Any], where: str) -> ModelConfig:
 
     activation = raw.get("hidden_act", "gelu_new" if phi else "silu")
     wanted = "gelu_new" if phi else "silu"
-    if not isinstance(activation, str) or ACTIVATIONS.get(activation) != wanted:
-        raise read.error("hidden_act", f"is {shown(activation)}; {architecture} is supported with {wanted}")
+    if not isinstance(activation, str):
+        raise read.error("hidden_act", f"is {shown(activation)}, not a name")
+    if ACTIVATIONS.get(activation) != wanted:
+        raise read.foreign("hidden_act", f"is {shown(activation)}; {architecture} is supported with {wanted}")
 
     rope = read.rope()
     rotary_dim = int(head_dim * read.fraction(rope, "partial_rotary_factor", family.partial_rotary))
@@ -167,13 +222,18 @@ class _Reader:
     def error(self, key: str, what: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {key} {what}")
 
+    def foreign(self, key: str, what: str) -> ForeignModel:
+        return ForeignModel(f"{self.where}: {key} {what}")
+
     def architecture(self) -> str:
         names = self.raw.get("architectures")
         supported = ", ".join(FAMILIES)
         if not isinstance(names, list) or not names:
             raise self.error("architectures", f"is {shown(names)}; it has to name one of {supported}")
-        if not isinstance(names[0], str) or names[0] not in FAMILIES:
-            raise self.error("architectures", f"is {shown(names[0])}, which is not supported; supported are {supported}")
+        if not isinstance(names[0], str) or re.fullmatch(r"[A-Za-z]\w{0,99}", names[0], re.ASCII) is None:
+            raise self.error("architectures", f"is {shown(names[0])}, which is no class's name; supported are {supported}")
+        if names[0] not in FAMILIES:
+            raise self.foreign("architectures", f"is {shown(names[0])}, which is not supported; supported are {supported}")
         return names[0]
 
     def integer(self, key: str, most: int, default: int | None = None) -> int:
@@ -232,6 +292,8 @@ class _Reader:
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind == "default":
             return None
+        if isinstance(kind, str) and kind != "llama3":
+            raise self.foreign("rope_scaling", f"of type {shown(kind)} is not supported; supported are default and llama3")
         if kind != "llama3":
             raise self.error("rope_scaling", f"of type {shown(kind)} is not supported; supported are default and llama3")
         scaling = RopeScaling(

@@ -6,23 +6,27 @@ here: an unsupported config, broken or missing tensors, NaNs in the weights.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from llmbench.checkpoints import smollm2
 from llmbench.checkpoints.catalog import CATALOG, CatalogEntry, find, suggest
-from llmbench.checkpoints.config import ModelConfig, read_config
+from llmbench.checkpoints.config import ModelConfig, Outline, parse_outline, read_outline
 from llmbench.checkpoints.errors import CheckpointError, shown
 from llmbench.checkpoints.files import read_json
 from llmbench.checkpoints.hub import HUB_ID, HubRefused, HubUnreachable, Snapshot, snapshot
 from llmbench.checkpoints.kept import SOURCE_FILE, checked_source, publish, write_json
-from llmbench.checkpoints.tensor_files import read_entries
+from llmbench.checkpoints.tensor_files import read_entries, read_every_entry
 from llmbench.protocol import CheckpointRef
 
+#: What stands between name and digest in the folder of a suite's shape.
+SHAPE = "@shape-"
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
 Progress = Callable[[str], None]
 
@@ -32,12 +36,13 @@ class Resolved:
     """A checkpoint found: what workers get, its shape, config.json as it stands, and what else is known of it."""
 
     ref: CheckpointRef
-    config: ModelConfig
+    config: ModelConfig | Outline  # an outline of what only transformers' model may run
     raw: dict[str, Any]
     commit: str | None = None  # of the hub, in full
     stored_bytes: int | None = None  # of the tensors as they lie on disk; null for random weights
     stored_dtypes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    stored_parameters: int | None = None  # elements of the tensors in the files; null for random weights
 
 
 def resolve(
@@ -63,7 +68,10 @@ def resolve(
     if folder is not None:
         if revision is not None:
             raise CheckpointError(f"--revision {revision} goes with a model of the hub, but {model} is a folder")
-        says = (checked_source(folder) or {}).get("source")
+        said = checked_source(folder) or {}
+        says = said.get("source")
+        if folder.parent == checkpoints and SHAPE in folder.name:  # a suite's, made by from_shape
+            return _finish(str(said.get("name", folder.name)), folder, str(says), dummy, dummy_seed)
         source = f"folder {folder}" + (f", by its own word {says}" if says else "")
         return _finish(model, folder, says if says and folder.parent == checkpoints else source, dummy, dummy_seed)
     entry = find(model)
@@ -141,16 +149,37 @@ def _dummy(entry: CatalogEntry, checkpoints: Path, seed: int) -> Resolved:
     return _finish(entry.alias, folder, source, True, seed)
 
 
+def from_shape(name: str, shape: Mapping[str, Any], *, home: Path, dummy_seed: int = 0, write: bool = True) -> Resolved:
+    """Random weights at a shape, given as config.json has it, that goes by `name`. Kept in home/checkpoints unless write is false.
+
+    Raises CheckpointError for a shape that nothing could be built from, or where the folder can't be written.
+    """
+    source = f"random weights, seed {dummy_seed}, at a shape of the suite's"
+    digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:8]
+    folder = Path(home).absolute() / "checkpoints" / f"{name}{SHAPE}{digest}"
+    raw = dict(shape)
+    config = parse_outline(raw, f"the suite's shape {name}")
+    if not write:
+        return Resolved(CheckpointRef(name, "", "dummy", dummy_seed, source), config, raw)
+
+    def make(temporary: Path) -> None:
+        write_json(temporary / "config.json", raw)
+        write_json(temporary / SOURCE_FILE, {"name": name, "source": source})
+
+    publish(folder, make)
+    return _finish(name, folder, source, True, dummy_seed)
+
+
 def _finish(name: str, folder: Path, source: str, dummy: bool, seed: int, commit: str | None = None) -> Resolved:
     """Reads config and headers of a folder, whoever put it there, so that a bad one is refused before any worker starts."""
-    config = read_config(folder)
+    config = read_outline(folder)
     raw = read_json(folder, "config.json")
     if dummy:
         if not source.startswith("random weights"):
             source = f"random weights, seed {seed}, at the shape of {source}"
         return Resolved(CheckpointRef(name, str(folder), "dummy", seed, source), config, raw, commit)
     try:
-        entries = read_entries(folder, config)
+        entries = read_entries(folder, config) if isinstance(config, ModelConfig) else read_every_entry(folder)
     except CheckpointError as error:
         if "holds no weights" in error.reason:
             raise CheckpointError(f"{error.reason}; --load-format dummy takes random ones") from None
@@ -159,8 +188,9 @@ def _finish(name: str, folder: Path, source: str, dummy: bool, seed: int, commit
 
     ref = CheckpointRef(name, str(folder), "safetensors", 0, source)
     stored = sum(entry.nbytes for entry in entries.values())
+    parameters = sum(prod(entry.shape) for entry in entries.values())
     dtypes = tuple(sorted({entry.dtype for entry in entries.values()}))
-    return Resolved(ref, config, raw, commit, stored, dtypes, tuple(warn_of_values(entries)))
+    return Resolved(ref, config, raw, commit, stored, dtypes, tuple(warn_of_values(entries)), parameters)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from llmbench.checkpoints.catalog import suggest
-from llmbench.checkpoints.config import read_config
+from llmbench.checkpoints.config import ModelConfig, read_outline
 from llmbench.checkpoints.errors import CheckpointError, one_line
 from llmbench.checkpoints.kept import need_disk, size_words
 from llmbench.checkpoints.resume import fetch_blob
-from llmbench.checkpoints.tensor_files import INDEX, SINGLE, read_entries
+from llmbench.checkpoints.tensor_files import INDEX, SINGLE, read_entries, read_every_entry
 
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9._-]{1,96}")
 SMALL_FILES = (
@@ -151,7 +151,7 @@ def _download(repository: str, wanted: str, commit: str, files: list[str], sizes
             folder = got.parent
             if folder.name != commit:
                 raise CheckpointError(f"{repository}@{wanted} changed while it was being downloaded; call again")
-            read_config(folder)
+            read_outline(folder)
     assert folder is not None  # config.json is always among the files
     return folder
 
@@ -167,10 +167,13 @@ def _cached(repository: str, wanted: str, weights: bool, otherwise: CheckpointEr
     if not isinstance(found, str):
         raise otherwise
     path = Path(found).parent
-    config = read_config(path)
+    config = read_outline(path)
     if weights:
         try:
-            read_entries(path, config)
+            if isinstance(config, ModelConfig):
+                read_entries(path, config)
+            else:
+                read_every_entry(path)
         except CheckpointError as error:
             raise type(otherwise)(f"{otherwise.reason}; {error.reason}") from None
     return Snapshot(path, repository, path.name, wanted)

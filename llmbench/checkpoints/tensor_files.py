@@ -54,14 +54,7 @@ def read_entries(path: Path, config: ModelConfig) -> dict[str, TensorEntry]:
     """
     path = Path(path)
     expected = expected_tensors(config)
-    if (path / SINGLE).exists():
-        found = _read_header(path, SINGLE)
-        source = path / SINGLE
-    elif (path / INDEX).exists():
-        found = _read_shards(path)
-        source = path / INDEX
-    else:
-        raise CheckpointError(_nothing_to_read(path))
+    found, source = _read_found(path)
 
     entries: dict[str, TensorEntry] = {}
     missing = [name for name in expected if name not in found]
@@ -82,6 +75,26 @@ def read_entries(path: Path, config: ModelConfig) -> dict[str, TensorEntry]:
             raise CheckpointError(f"{entry.file}: tensor {name} has shape {list(entry.shape)}, config.json asks for {list(shape)}")
         entries[name] = TensorEntry(name, WEIGHT_DTYPES[entry.dtype], shape, entry.file, entry.offset, entry.nbytes)
     return entries
+
+
+def read_every_entry(path: Path) -> dict[str, TensorEntry]:
+    """Every float tensor that the checkpoint's files hold, for a model whose own list isn't known here. Raises as `read_entries` does for what is
+    wrong with the files themselves."""
+    found, _ = _read_found(Path(path))
+    return {
+        name: TensorEntry(name, WEIGHT_DTYPES[entry.dtype], entry.shape, entry.file, entry.offset, entry.nbytes)
+        for name, entry in found.items()
+        if entry.dtype in WEIGHT_DTYPES
+    }
+
+
+def _read_found(path: Path) -> tuple[dict[str, TensorEntry], Path]:
+    """All tensors of the checkpoint, dtypes under safetensors' names, and the file that they are listed in."""
+    if (path / SINGLE).exists():
+        return _read_header(path, SINGLE), path / SINGLE
+    if (path / INDEX).exists():
+        return _read_shards(path), path / INDEX
+    raise CheckpointError(_nothing_to_read(path))
 
 
 def _harmless(name: str, config: ModelConfig) -> bool:

@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmbench.checkpoints.config import ModelConfig
+from llmbench.checkpoints.config import ModelConfig, Outline
 from llmbench.checkpoints.errors import CheckpointError, one_line, shown
 from llmbench.checkpoints.files import read_bytes, read_json
 from llmbench.checkpoints.tiktoken_file import TiktokenFile, is_tiktoken
@@ -38,7 +38,7 @@ class _Backend(Protocol):
 class Tokenizer:
     """Text <-> ids of one checkpoint. Made by `open`."""
 
-    def __init__(self, backend: _Backend, path: Path, config: ModelConfig, bos_id: int | None, add_bos: bool | None) -> None:
+    def __init__(self, backend: _Backend, path: Path, config: ModelConfig | Outline, bos_id: int | None, add_bos: bool | None) -> None:
         self._backend = backend
         self.path = path
         self.vocab = config.vocab
@@ -46,7 +46,7 @@ class Tokenizer:
         self.add_bos = add_bos  # null: whatever the tokenizer file does
 
     @classmethod
-    def open(cls, path: Path, config: ModelConfig) -> Tokenizer | None:
+    def open(cls, path: Path, config: ModelConfig | Outline) -> Tokenizer | None:
         """The tokenizer in the folder `path`; null where it has none (take `synthetic_ids`).
 
         Raises CheckpointError where its file can't be read, or its vocabulary is larger than config's.

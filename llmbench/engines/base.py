@@ -69,6 +69,9 @@ class Engine(Protocol):
         """float32 array, len(ids) x vocabulary: the first half of ids prefilled, the rest teacher-forced one at a time through the decode
         step and the cache that `generate` uses. Raises Unsupported where the engine doesn't give logits."""
 
+    # Two more that an engine may have; the worker asks whether it has. compilation() -> protocol.Compilation | None: what was compiled in this
+    # process so far. profile(request, into: Path): writes a trace of one generation, in Chrome's format, gzipped.
+
     def versions(self) -> dict[str, str]:
         """The engine's libraries and their versions."""
 

@@ -24,6 +24,7 @@ class EngineSpec:
     summary: str  # one line for `llmbench engines`
     requires: tuple[str, ...] = ()  # Python modules that its interpreter must have
     extra: str | None = None  # the extra of llmbench that brings them
+    remedy: str | None = None  # how to get them where no extra can
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     quantizations: tuple[str, ...] = ()
@@ -50,6 +51,9 @@ class Problem:
         return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
 
 
+_MODEL = "whose model is run: own, or transformers; own where llmbench knows the family"
+_REGIONAL = "true: all layers are calls of one compiled function, so there is less to compile"
+
 BUILT_IN = (
     EngineSpec(
         name="eager",
@@ -58,6 +62,7 @@ BUILT_IN = (
         requires=("torch",),
         extra="eager",
         not_run_on="CUDA",
+        options={"model": _MODEL},
     ),
     EngineSpec(
         name="torch-compile",
@@ -69,9 +74,78 @@ BUILT_IN = (
         compiles=True,
         not_run_on="CUDA",
         options={
+            "model": _MODEL,
             "mode": "torch.compile's mode: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs",
-            "regional": "true: all layers are calls of one compiled function, so there is less to compile",
+            "regional": _REGIONAL,
         },
+    ),
+    EngineSpec(
+        name="torch-compile-no-cudagraphs",
+        target="llmbench.engines.torch_backends:TorchCompileNoCudagraphsEngine",
+        summary="torch-compile in mode default on every device: Inductor's kernels, launched one by one",
+        requires=("torch",),
+        extra="torch-compile",
+        needs_compiler=True,
+        compiles=True,
+        default=False,
+        not_run_on="CUDA",
+        options={"model": _MODEL, "regional": _REGIONAL},
+    ),
+    EngineSpec(
+        name="aot-eager",
+        target="llmbench.engines.torch_backends:AotEagerEngine",
+        summary="the same loop through Dynamo and AOTAutograd, operators not fused: what compiling costs and Inductor doesn't bring",
+        requires=("torch",),
+        extra="eager",
+        compiles=True,
+        default=False,
+        not_run_on="CUDA",
+        options={"model": _MODEL},
+    ),
+    EngineSpec(
+        name="cudagraphs",
+        target="llmbench.engines.torch_backends:CudagraphsEngine",
+        summary="the same graphs, operators not fused, replayed as CUDA graphs: what launching costs",
+        requires=("torch",),
+        extra="eager",
+        devices=("cuda",),
+        compiles=True,
+        default=False,
+        not_run_on="anything: it needs CUDA",
+        options={"model": _MODEL},
+    ),
+    EngineSpec(
+        name="nvfuser",
+        target="llmbench.engines.torch_backends:NvfuserEngine",
+        summary="the same loop through lightning-thunder with NVIDIA's fuser",
+        requires=("thunder",),
+        remedy="in an interpreter of its own: pip install torch==2.10.* lightning-thunder==0.2.6 nvfuser-cu128-torch210 numpy, then "
+        "--python nvfuser=PATH",
+        devices=("cuda",),
+        compiles=True,
+        default=False,
+        not_run_on="anything: it needs CUDA",
+        options={"model": _MODEL},
+    ),
+    EngineSpec(
+        name="transformers",
+        target="llmbench.engines.transformers_engine:TransformersEngine",
+        summary="transformers' own generate with a static cache: any causal language model it can build",
+        requires=("torch", "transformers"),
+        extra="transformers",
+        default=False,
+        not_run_on="CUDA",
+        options={"compile": "true: its forward pass is compiled, as generate does by itself on a GPU"},
+    ),
+    EngineSpec(
+        name="aot-inductor",
+        target="llmbench.engines.aot_inductor:AotInductorEngine",
+        summary="the same loop, exported and compiled before it is measured; a process that runs it compiles and traces nothing",
+        requires=("torch",),
+        extra="torch-compile",
+        needs_compiler=True,
+        artifact=True,
+        not_run_on="CUDA",
     ),
     EngineSpec(
         name="fake",
@@ -139,8 +213,8 @@ def problem(spec: EngineSpec, device: str | None = None) -> Problem | None:
     """Why this interpreter can't run the engine, or None where nothing is known to be missing. Imports nothing."""
     for module in spec.requires:
         if not _is_installed(module):
-            remedy = f"pip install 'llmbench[{spec.extra}]'" if spec.extra else f"pip install {module}"
-            return Problem(f"Python module {module!r} is not installed", remedy)
+            command = f"pip install 'llmbench[{spec.extra}]'" if spec.extra else f"pip install {module}"
+            return Problem(f"Python module {module!r} is not installed", spec.remedy or command)
     if device is not None and device.partition(":")[0] not in spec.devices:
         return Problem(f"it does not run on {device}", f"--device {spec.devices[0]}")
     if spec.needs_compiler:

@@ -1,6 +1,8 @@
-"""The engines `eager` and `torch-compile`: llmbench's own model in PyTorch, run as it is or compiled by TorchInductor.
+"""The engines `eager` and `torch-compile`: a model in PyTorch, run as it is or compiled by TorchInductor.
 
-Both load the same weights into the same module and run the same loop; they differ in the two functions that the loop calls.
+All torch engines load the same weights into the same module and run the same loop; they differ in the two functions that the loop calls. The
+module is llmbench's own model where that knows the family, else transformers' (torchfast.transformers_model): the same one in every engine of
+a run, and named in the report.
 """
 
 from __future__ import annotations
@@ -14,28 +16,31 @@ from typing import Any
 
 import torch
 
-from llmbench.checkpoints.config import ModelConfig, read_config
+from llmbench.checkpoints.config import ModelConfig, Outline, read_outline
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.tensor_files import read_entries
+from llmbench.engines import compile_figures
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.compilers import missing_compiler
 from llmbench.engines.faults import classify
-from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
+from llmbench.protocol import Compilation, EngineReport, Job, Recipe, Request, Status
 from llmbench.torchfast import generate as functions
-from llmbench.torchfast.model import Transformer, run_block
+from llmbench.torchfast import transformers_model
+from llmbench.torchfast.model import run_block
 from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
 
+MODELS = ("own", "transformers")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 class TorchEngine:
-    """What both engines share. A subclass names its options and may replace the two functions."""
+    """What the torch engines share. A subclass names its options and may replace the two functions."""
 
     name = ""
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("model",)
 
     def __init__(self) -> None:
-        self.model: Transformer | None = None
+        self.model: Any = None  # a Transformer, or a HuggingFaceModel, which answers the same calls
         self.device = torch.device("cpu")
         self.request: Request | None = None
         self.prefill: functions.Prefill = functions.prefill
@@ -58,11 +63,23 @@ class TorchEngine:
         if device.type == "cuda" and variant.dtype == "bfloat16" and torch.cuda.get_device_capability(device) < (8, 0):
             card = torch.cuda.get_device_name(device)
             raise Unsupported(f"{card} has no bfloat16 arithmetic (that begins with compute capability 8.0); use --dtype float16")
-        context = _config(job).context
-        if job.request.total_tokens > context:
+        model = variant.options.get("model", MODELS[0])
+        if model not in MODELS:
+            raise Unsupported(f"{self.name} has no model {model!r}; known: {', '.join(MODELS)}")
+        config = _config(job)
+        if variant.options.get("model") == "own" and isinstance(config, Outline):
+            raise Unsupported(config.why)
+        if self._is_foreign(job):
+            transformers_model.model_class(job.checkpoint)
+        context = config.context
+        if context is not None and job.request.total_tokens > context:
             raise Unsupported(
                 f"prompt and new tokens are {job.request.total_tokens}, more than the model's context of {context}; ask for fewer"
             )
+
+    def _is_foreign(self, job: Job) -> bool:
+        """Whether transformers' model is run: where it is asked for, and where there is no other."""
+        return job.variant.options.get("model") == "transformers" or isinstance(_config(job), Outline)
 
     def _device(self, text: str) -> torch.device:
         kind, _, index = text.partition(":")
@@ -88,21 +105,14 @@ class TorchEngine:
     def load(self, job: Job, artifact: Path | None = None) -> EngineReport:
         """Loads the weights and makes the KV cache for job.request's lengths and batch. Nothing is compiled yet."""
         torch.set_num_threads(job.threads)
-        config = _config(job)
+        compile_figures.remember()
         self.device = self._device(job.device)
         self.request = job.request
         with _faults(Status.LOAD_FAILED), torch.no_grad():
-            model = build_empty(config, DTYPES[job.variant.dtype], self.device)
-            if job.checkpoint.load_format == "dummy":
-                load_dummy(model, job.checkpoint.dummy_seed)
-            else:
-                load_safetensors(model, read_entries(Path(job.checkpoint.path), config))
-            # A multiple of 8 keeps the products' rows aligned; anything longer would be read for nothing in every step.
-            model.setup_caches(job.request.batch_size, -(-job.request.total_tokens // 8) * 8, self.device)
+            model = self._foreign_model(job) if self._is_foreign(job) else self._own_model(job)
             self.synchronize()
         self.model = model
-        settings: dict[str, str | int | float | bool] = {"attention": "grouped matmul, float32 softmax"}
-        settings["kv_cache_length"] = model.length
+        settings = model.settings()
         settings.update(self.prepare(job))
         return EngineReport(
             storage_dtype=job.variant.dtype,
@@ -111,6 +121,21 @@ class TorchEngine:
             kv_cache_bytes=model.kv_cache_bytes(),
             settings=settings,
         )
+
+    def _own_model(self, job: Job) -> Any:
+        config = _config(job)
+        assert isinstance(config, ModelConfig)
+        model = build_empty(config, DTYPES[job.variant.dtype], self.device)
+        if job.checkpoint.load_format == "dummy":
+            load_dummy(model, job.checkpoint.dummy_seed)
+        else:
+            load_safetensors(model, read_entries(Path(job.checkpoint.path), config))
+        model.setup_caches(job.request.batch_size, _cache_length(job), self.device)
+        return model
+
+    def _foreign_model(self, job: Job) -> Any:
+        inner = transformers_model.build(job.checkpoint, job.variant.dtype, self.device)
+        return transformers_model.HuggingFaceModel(inner, job.request.batch_size, _cache_length(job))
 
     def prepare(self, job: Job) -> dict[str, str | int | float | bool]:
         """Replaces prefill and decode_one_token as the job asks; returns what it chose."""
@@ -153,7 +178,7 @@ class TorchEngine:
         """One sequence repeated batch times, on the device, checked against the vocabulary and the cache."""
         model = self._loaded()
         assert self.request is not None
-        vocab = model.config.vocab
+        vocab = model.vocab
         wrong = [token for token in ids if not 0 <= token < vocab]
         if wrong:
             raise EngineError(f"token id {wrong[0]} is not in the vocabulary of {vocab} ids")
@@ -165,12 +190,26 @@ class TorchEngine:
             )
         return torch.tensor([ids], dtype=torch.int64, device=self.device).repeat(batch, 1)
 
-    def _loaded(self) -> Transformer:
+    def _loaded(self) -> Any:
         if self.model is None:
             raise EngineError("no weights are loaded")
         return self.model
 
     # ------------------------------------------------------------------------------------------------------------------ the rest
+
+    def compilation(self) -> Compilation | None:
+        """What torch compiled in this process so far; None where that is nothing. For the worker, after the samples."""
+        return compile_figures.figures()
+
+    def profile(self, request: Request, into: Path) -> None:
+        """Writes torch.profiler's trace of one generation, in Chrome's format, gzipped where the name says so."""
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])]
+        with profile(activities=activities) as trace:
+            self.generate(request)
+            self.synchronize()
+        trace.export_chrome_trace(str(into))
 
     def versions(self) -> dict[str, str]:
         found = {"torch": str(torch.__version__)}
@@ -204,7 +243,7 @@ class TorchCompileEngine(TorchEngine):
     """prefill and decode_one_token compiled, each as one graph with static shapes. Compiling happens in the first generations."""
 
     name = "torch-compile"
-    options = ("mode", "regional")
+    options: tuple[str, ...] = ("model", "mode", "regional")
 
     def supports(self, job: Job) -> None:
         """As for every torch engine, and there must be what Inductor compiles with."""
@@ -215,6 +254,8 @@ class TorchCompileEngine(TorchEngine):
         regional = job.variant.options.get("regional", False)
         if not isinstance(regional, bool):
             raise Unsupported(f"torch-compile's option regional is {regional!r}; it is true or false")
+        if regional and self._is_foreign(job):
+            raise Unsupported("torch-compile's option regional is for llmbench's own layers, and transformers' model is run here")
         missing = missing_compiler(self._device(job.device).type)
         if missing is not None:
             raise Unavailable("; ".join(missing))
@@ -223,7 +264,10 @@ class TorchCompileEngine(TorchEngine):
         on_cuda = self.device.type == "cuda"
         asked = job.variant.options.get("mode")
         # Decoding on a GPU is held up by launches, not by arithmetic: by default it runs as one CUDA graph.
-        mode = str(asked) if asked is not None else ("reduce-overhead" if on_cuda else "default")
+        return self.compile_both(job, str(asked) if asked is not None else ("reduce-overhead" if on_cuda else "default"))
+
+    def compile_both(self, job: Job, mode: str) -> dict[str, str | int | float | bool]:
+        """Has both functions compiled by Inductor when they are first called; returns what was chosen."""
         # Prefill runs once for each generation, so a graph of its own would only take memory.
         prefill_mode = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}.get(mode, mode)
         self.prefill = torch.compile(functions.prefill, fullgraph=True, dynamic=False, mode=prefill_mode)
@@ -240,9 +284,14 @@ class TorchCompileEngine(TorchEngine):
         gc.collect()
 
 
-def _config(job: Job) -> ModelConfig:
+def _cache_length(job: Job) -> int:
+    """A multiple of 8 keeps the products' rows aligned; anything longer would be read for nothing in every step."""
+    return -(-job.request.total_tokens // 8) * 8
+
+
+def _config(job: Job) -> ModelConfig | Outline:
     try:
-        return read_config(Path(job.checkpoint.path))
+        return read_outline(Path(job.checkpoint.path))
     except CheckpointError as error:
         raise EngineError(error.reason, Status.LOAD_FAILED) from error
 

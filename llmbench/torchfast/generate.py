@@ -94,7 +94,7 @@ def teacher_forced_logits(
     """Logits, float32 on the host [T, vocab], of the first sequence of ids [B, T]: the first half prefilled, the others one at a time."""
     batch, length = ids.shape
     half = max(1, length // 2)
-    rows = torch.empty((length, model.config.vocab), dtype=torch.float32)
+    rows = torch.empty((length, model.vocab), dtype=torch.float32)
     rows[:half] = model.prefill(ids[:, :half], last_only=False)[0]
     token = torch.empty((batch, 1), dtype=torch.int64, device=ids.device)
     input_pos = torch.full((1,), half, dtype=torch.int64, device=ids.device)

@@ -59,6 +59,14 @@ class Transformer(nn.Module):
         self.register_buffer("sin", sin.to(device), persistent=False)
         self.register_buffer("positions", torch.arange(length, device=device), persistent=False)
 
+    @property
+    def vocab(self) -> int:
+        return self.config.vocab
+
+    def settings(self) -> dict[str, str | int | float | bool]:
+        """What was chosen for this model, for EngineReport.settings."""
+        return {"model": "own", "attention": "grouped matmul, float32 softmax", "kv_cache_length": self.length}
+
     def kv_cache_bytes(self) -> int:
         return sum(2 * block.attention.k_cache.nbytes for block in self.blocks)
 

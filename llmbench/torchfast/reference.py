@@ -301,6 +301,13 @@ def _head(
     return [[total.logits() for total in line] for line in sums]
 
 
+def collect(logits: Tensor, ids: Sequence[int], span: tuple[int, int]) -> Logits:
+    """What is kept of one sequence's logits, float32 [T, vocab] on the host, that came in one piece."""
+    sums = _Sums(ids, span, logits.shape[1])
+    sums.add(0, logits)
+    return sums.logits()
+
+
 class _Sums:
     """What is kept of one sequence's logits while they come in pieces of the vocabulary."""
 

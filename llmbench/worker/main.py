@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from llmbench.engines.base import Engine, EngineError
+from llmbench.engines.base import Engine, EngineError, Unsupported
 from llmbench.engines.faults import classify
 from llmbench.protocol import Command, EngineReport, Job, Reply, Sample, Status, decode, encode
 from llmbench.worker import probe
@@ -141,6 +141,20 @@ class Worker:
         """The verdict on another worker's logits and ids; needs torch and numpy, and no open engine."""
         verdict = check(decode(Job, job), new_ids, Path(logits) if logits else None, first, stop, Path(cache) if cache else None)
         return {"accuracy": encode(verdict)}
+
+    def compilation(self) -> dict[str, Any]:
+        """What the engine's compiler did in this process; null for engines that don't compile or don't tell."""
+        ask = getattr(self.engine, "compilation", None)
+        found = ask() if ask is not None else None
+        return {"compilation": encode(found) if found is not None else None}
+
+    def profile(self, into: str) -> dict[str, Any]:
+        """Writes a trace of one generation of the job's request, untimed. Unsupported where the engine writes none."""
+        write = getattr(self.engine, "profile", None)
+        if write is None:
+            raise Unsupported("this engine writes no trace: torch.profiler sees torch alone")
+        write(self.job.request, Path(into))
+        return {}
 
     def close(self) -> dict[str, Any]:
         """Closes the engine. The loop ends after the reply."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from llmbench.checkpoints.config import ModelConfig, read_outline
 from llmbench.protocol import CheckpointRef
 from llmbench.torchfast.reference import DTYPES, Arithmetic, Logits, Plain, Source, relative_error, run
 
@@ -51,12 +52,13 @@ class References:
         missing = [index for index, logits in enumerate(found) if logits is None]
         if missing or (dtype is not None and plain is None):
             chosen = missing if dtype is None or plain is not None or 0 in missing else [0, *missing]
-            ways: list[Arithmetic] = [Arithmetic()]
-            if dtype is not None and plain is None:
-                ways.append(Plain(DTYPES[dtype]))
-            source = Source(self._checkpoint, scheme)
             # Plain arithmetic is wanted for the first sequence alone, but a second sweep would read all weights again.
-            lines = run(source, [sequences[index] for index in chosen], [spans[index] for index in chosen], ways, self._device)
+            lines = self._compute(
+                [sequences[index] for index in chosen],
+                [spans[index] for index in chosen],
+                scheme,
+                dtype if plain is None else None,
+            )
             for index, logits in zip(chosen, lines[0], strict=True):
                 found[index] = logits
                 self._save(keys[index], logits)
@@ -65,6 +67,22 @@ class References:
                 self._save_error(keys[0], dtype, plain)
             self._prune()
         return [logits for logits in found if logits is not None], plain
+
+    def _compute(
+        self, sequences: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]], scheme: str | None, dtype: str | None
+    ) -> list[list[Logits]]:
+        """Every sequence's logits: by the reference, and where a dtype is given by plain PyTorch in it too."""
+        lines: list[list[Logits]]
+        if not isinstance(read_outline(Path(self._checkpoint.path)), ModelConfig):
+            from llmbench.torchfast import transformers_reference
+
+            lines = transformers_reference.run(self._checkpoint, sequences, spans, scheme, dtype, self._device)
+            return lines
+        ways: list[Arithmetic] = [Arithmetic()]
+        if dtype is not None:
+            ways.append(Plain(DTYPES[dtype]))
+        lines = run(Source(self._checkpoint, scheme), sequences, spans, ways, self._device)
+        return lines
 
     def _key(self, ids: Sequence[int], span: tuple[int, int], scheme: str | None) -> str:
         text = json.dumps([VERSION, self._identity, scheme, list(ids), list(span)])

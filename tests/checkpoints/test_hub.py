@@ -227,9 +227,9 @@ def test_other_bytes_of_the_same_size_are_never_used(folder, run):
 
 def test_refused_before_the_weights_are_downloaded(tmp_path, run):
     folder = write_small(tmp_path / "source")
-    write_config(folder, architectures=["Qwen2ForCausalLM"])
+    write_config(folder, quantization_config={"quant_method": "gptq"})
     with Hub.of_folder(folder) as hub:
-        assert "'Qwen2ForCausalLM', which is not supported" in run(hub)["error"]
+        assert "checkpoints stored quantized are not supported" in run(hub)["error"]
         assert hub.paths("GET") == ["config.json"]
         del hub.files[SINGLE]
         hub.files["pytorch_model.bin"] = b"pickle"

@@ -132,7 +132,7 @@ def test_what_was_not_loaded_for_is_refused(job):
     [
         ({"dtype": "float64"}, "'float64'; known: float32, bfloat16, float16"),
         ({"quantization": "int8"}, "'int8'"),
-        ({"options": {"mood": "good"}}, "no option 'mood'; known: mode, regional"),
+        ({"options": {"mood": "good"}}, "no option 'mood'; known: model, mode, regional"),
         ({"options": {"regional": "yes"}}, "regional is 'yes'; it is true or false"),
         ({"options": {"mode": "warp"}}, "no mode 'warp'; known: default, reduce-overhead"),
     ],
@@ -143,7 +143,7 @@ def test_variants_it_cannot_do_are_refused_by_name(changes, words, job):
 
 
 def test_other_jobs_it_cannot_do_are_refused_by_name(job):
-    with pytest.raises(Unsupported, match="eager has no option 'mode'; it has none"):
+    with pytest.raises(Unsupported, match="eager has no option 'mode'; known: model"):
         EagerEngine().supports(with_variant(job, options={"mode": "default"}))
     with pytest.raises(Unsupported, match="129, more than the model's context of 128"):
         EagerEngine().supports(dataclasses.replace(job, request=dataclasses.replace(REQUEST, max_new_tokens=124)))
