@@ -56,6 +56,19 @@ class Lock:
             self._descriptor = None
 
 
+def inode(path: Path) -> int | None:
+    """Which folder a name means; null where it means nothing. Links are not followed."""
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def leftovers(folder: Path, key: str) -> list[Path]:
+    """What killed processes left of building or removing a key; in the making still where the key's lock is held."""
+    return [left for left in sorted(folder.glob(f".{key}.*")) if left.suffix in (".partial", ".removed")]
+
+
 def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """(path within the folder, state) of every file. Raises Broken where something is neither a regular file nor a folder."""
     pending = [(folder, "")]

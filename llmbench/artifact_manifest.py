@@ -5,10 +5,14 @@ A manifest may come from another machine: it is read as data, checked for its fo
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import math
+import os
 import re
-from dataclasses import dataclass
+import stat
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,8 +22,11 @@ from llmbench.protocol import Recipe, Scalar, Status, Variant, encode
 MANIFEST = "manifest.json"
 #: Raised whenever a reader of an older version could misread a newer manifest; part of every key.
 SCHEMA_VERSION = 1
-_MAX_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 KEY = re.compile(r"[0-9a-f]{32}")
+#: What can be an engine's folder: one part of a path, neither hidden nor "..".
+ENGINE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ArtifactError(Exception):
@@ -72,9 +79,9 @@ class Ingredients:
 
     def serves(self, wanted: Ingredients) -> bool:
         """Whether an artifact of these ingredients does for `wanted`: all equal, and built for all of its targets at least."""
-        mine, theirs = encode(self), encode(wanted)
-        targets = set(mine.pop("targets")), set(theirs.pop("targets"))
-        return mine == theirs and targets[1] <= targets[0]
+        if not set(wanted.targets) <= set(self.targets):
+            return False
+        return replace(self, targets=wanted.targets).key == wanted.key and bool(wanted.targets or not self.targets)
 
 
 @dataclass(frozen=True)
@@ -108,28 +115,55 @@ def read(folder: Path, engine: str, key: str) -> Manifest:
     """The manifest of the artifact in `folder`, checked for its form and against the engine and the key. Raises Broken."""
     path = folder / MANIFEST
     try:
-        if path.is_symlink() or folder.is_symlink():
-            raise Broken(f"{path} is a link")
-        if path.stat().st_size > _MAX_BYTES:
-            raise Broken("its manifest is far too large")
-        text = path.read_bytes()
+        if folder.is_symlink():
+            raise Broken(f"{folder} is a link")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # not to wait for a pipe's writer
+        with os.fdopen(descriptor, "rb") as file:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                raise Broken("its manifest is no regular file")
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise Broken("it has no manifest") from None
     except OSError as error:
-        raise Broken(f"its manifest can't be read: {error.strerror}") from None
-    try:
-        manifest: Manifest = _adapter().validate_json(text)
-    except ValueError:  # pydantic's and json's
-        raise Broken("its manifest is not one of llmbench's") from None
-    if manifest.schema_version != SCHEMA_VERSION or manifest.key != key or manifest.ingredients.key != key:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise Broken(f"its manifest can't be read: {why}") from None
+    manifest = parse(content)
+    if manifest.key != key:
         raise Broken("its manifest belongs to another key")
     if manifest.ingredients.engine != engine:
         raise Broken(f"its manifest belongs to the engine {manifest.ingredients.engine[:80]!r}")
-    for name in manifest.files:
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name or name == MANIFEST:
-            raise Broken(f"its manifest names the file {name[:80]!r}")
     return manifest
+
+
+def parse(content: bytes) -> Manifest:
+    """A manifest from its text, checked for its form, its key against its ingredients, and names that lead out. Raises Broken."""
+    if len(content) > MAX_BYTES:
+        raise Broken("its manifest is far too large")
+    try:
+        manifest: Manifest = _adapter().validate_json(content)
+        key = manifest.ingredients.key
+    except (ValueError, RecursionError):  # pydantic's and json's
+        raise Broken("its manifest is not one of llmbench's") from None
+    if manifest.schema_version != SCHEMA_VERSION or manifest.key != key:
+        raise Broken("its manifest belongs to another key")
+    if not ENGINE.fullmatch(manifest.ingredients.engine):
+        raise Broken(f"its manifest belongs to the engine {manifest.ingredients.engine[:80]!r}")
+    if not (math.isfinite(manifest.build_s) and manifest.files):
+        raise Broken("its manifest is not one of llmbench's")
+    for name, stored in manifest.files.items():
+        parts = PurePosixPath(name).parts
+        plain = parts and not name.startswith("/") and ".." not in parts and "\0" not in name and "\\" not in name
+        if not plain or name != "/".join(parts) or name == MANIFEST:
+            raise Broken(f"its manifest names the file {name[:80]!r}")
+        if stored.size < 0 or not _SHA256.fullmatch(stored.sha256):
+            raise Broken(f"its manifest says nothing sound of the file {name[:80]!r}")
+    return manifest
+
+
+def text(manifest: Manifest) -> bytes:
+    """A manifest as it lies on disk."""
+    return json.dumps(encode(manifest), indent=1, sort_keys=True).encode()
 
 
 @lru_cache(maxsize=1)

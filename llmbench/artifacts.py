@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import json
 import os
 import shutil
 import stat
@@ -24,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmbench import artifact_manifest
-from llmbench.artifact_files import Lock, refuse_untrusted, stamps, sync, sync_all, tighten, walk
+from llmbench.artifact_files import Lock, inode, leftovers, refuse_untrusted, stamps, sync, sync_all, tighten, walk
 from llmbench.artifact_manifest import KEY, MANIFEST, ArtifactError, Broken, Ingredients, Manifest, StoredFile
 from llmbench.hashing import file_sha256
-from llmbench.protocol import Status, encode
+from llmbench.protocol import Status
 
 #: The folder of artifacts that were found broken, beside the sound ones; nothing loads from it.
 ASIDE = ".aside"
@@ -88,29 +87,29 @@ class Store:
         raises; then nothing is left behind.
         """
         waited_s, built = 0.0, False
-        with self._told(wanted):
+        with self.told(wanted.engine):
             while True:
-                found, seconds = self._look(wanted, not built, say)
+                found, seconds = self._look(wanted, not built, executes, say)
                 waited_s += seconds
                 if found is not None:
                     found.waited_s = waited_s
                     return found
                 folder = self._engine_folder(wanted.engine, create=True)
                 lock = self.lock(wanted.engine, wanted.key)
-                waited_s += _wait(lock, True, f"{wanted.engine}/{wanted.key}", say)
                 try:
-                    if not (folder / wanted.key).exists():  # else another process has built it meanwhile
+                    waited_s += _wait(lock, True, f"{wanted.engine}/{wanted.key}", say)
+                    if not os.path.lexists(folder / wanted.key):  # else another process has built it meanwhile
                         self._build(wanted, folder, build, model, executes)
                         built = True
                 finally:
                     lock.release()
 
-    def find(self, wanted: Ingredients, say: Say = lambda text: None) -> Lease | None:
+    def find(self, wanted: Ingredients, *, executes: bool, say: Say = lambda text: None) -> Lease | None:
         """The artifact for `wanted` where it is here and sound; builds nothing. Raises ArtifactError where the place can't be trusted."""
-        with self._told(wanted):
-            return self._look(wanted, True, say)[0]
+        with self.told(wanted.engine):
+            return self._look(wanted, True, executes, say)[0]
 
-    def _look(self, wanted: Ingredients, hit: bool, say: Say) -> tuple[Lease | None, float]:
+    def _look(self, wanted: Ingredients, hit: bool, executes: bool, say: Say) -> tuple[Lease | None, float]:
         """The artifact under the key, else one that was built for more targets; and the seconds waited. What is broken is set aside."""
         waited_s = 0.0
         if not (self.root / wanted.engine).is_dir():
@@ -120,12 +119,20 @@ class Store:
         )
         for key in (wanted.key, *covering):
             lock = self.lock(wanted.engine, key)
-            waited_s += _wait(lock, False, f"{wanted.engine}/{key}", say)
+            seen = None
             try:
-                lease = self._open(wanted.engine, key, lock, hit)
+                waited_s += _wait(lock, False, f"{wanted.engine}/{key}", say)
+                seen = inode(self.root / wanted.engine / key)
+                lease = self._open(wanted.engine, key, lock, hit, executes)
             except Broken as broken:
                 lock.release()
-                self._set_aside(wanted.engine, key, str(broken), say)
+                self.set_aside(wanted.engine, key, str(broken), seen, say)
+                continue
+            except ArtifactError as error:
+                lock.release()
+                if key == wanted.key:
+                    raise
+                say(f"the artifact {wanted.engine}/{key} would do and is passed over: {error}")
                 continue
             except BaseException:
                 lock.release()
@@ -141,13 +148,15 @@ class Store:
         except Broken:
             return False
 
-    def _open(self, engine: str, key: str, lock: Lock, hit: bool) -> Lease | None:
+    def _open(self, engine: str, key: str, lock: Lock, hit: bool, executes: bool) -> Lease | None:
         """The checked artifact under a key whose lock is held; null where there is none."""
         path, name = self.root / engine / key, f"{engine}/{key}"
         if not os.path.lexists(path):
             return None
         self._engine_folder(engine, create=False)
         manifest = self.read_manifest(engine, key)
+        if executes and not manifest.executes:  # else an import could have evaded the question whether its code is trusted
+            raise Broken("its manifest denies that machine code runs when it is loaded")
         refuse_untrusted(path)
         if self._checked.get(name) != stamps(path, without=MANIFEST):
             self.check(engine, key, manifest)
@@ -165,11 +174,7 @@ class Store:
         """Builds in a folder beside, then publishes. The key's lock is held."""
         from llmbench import __version__
 
-        for left in folder.glob(f".{wanted.key}.*"):
-            if left.suffix in (".partial", ".removed"):
-                shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: we hold its lock
-        partial = Path(tempfile.mkdtemp(prefix=f".{wanted.key}.", suffix=".partial", dir=folder))
-        try:
+        with self._partial(wanted.key, folder) as partial:
             start_s = time.monotonic()
             try:
                 built = build(partial)
@@ -177,7 +182,12 @@ class Store:
                 if shutil.disk_usage(folder).free < _FULL_DISK_BYTES:
                     raise OSError(errno.ENOSPC, "No space left on device") from error
                 raise
-            files = {name: StoredFile(state.st_size, file_sha256(partial / name, follow=False)) for name, state in sorted(walk(partial))}
+            try:
+                files = {
+                    name: StoredFile(state.st_size, file_sha256(partial / name, follow=False)) for name, state in sorted(walk(partial))
+                }
+            except Broken as broken:  # a link or a device in what was built
+                raise ArtifactError(f"{wanted.engine} built something that can't be kept: {broken}") from None
             if not files:
                 raise ArtifactError(f"{wanted.engine} built nothing")
             if MANIFEST in files:
@@ -194,24 +204,36 @@ class Store:
                 source=built.source,
                 llmbench_version=__version__,
             )
-            (partial / MANIFEST).write_text(json.dumps(encode(manifest), indent=1, sort_keys=True), encoding="utf-8")
-            tighten(partial)
-            sync_all(partial)
-            partial.rename(folder / wanted.key)
-            sync(folder)
-        except Broken as broken:  # a link or a device in what was built
-            raise ArtifactError(f"{wanted.engine} built something that can't be kept: {broken}") from None
+            self._publish(partial, manifest, folder)
+
+    @contextlib.contextmanager
+    def _partial(self, key: str, folder: Path) -> Iterator[Path]:
+        """An empty folder to fill, gone afterwards unless it was published. The key's lock is held."""
+        for left in leftovers(folder, key):
+            shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: we hold its lock
+        partial = Path(tempfile.mkdtemp(prefix=f".{key}.", suffix=".partial", dir=folder))
+        try:
+            yield partial
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        self._checked[f"{wanted.engine}/{wanted.key}"] = stamps(folder / wanted.key, without=MANIFEST)
 
-    def _set_aside(self, engine: str, key: str, why: str, say: Say) -> None:
+    def _publish(self, partial: Path, manifest: Manifest, folder: Path) -> None:
+        """Gives a whole folder its name. The key's lock is held."""
+        (partial / MANIFEST).write_bytes(artifact_manifest.text(manifest))
+        tighten(partial)
+        sync_all(partial)
+        partial.rename(folder / manifest.key)
+        sync(folder)
+        self._checked[f"{folder.name}/{manifest.key}"] = stamps(folder / manifest.key, without=MANIFEST)
+
+    def set_aside(self, engine: str, key: str, why: str, seen: int | None, say: Say) -> None:
+        """Takes what lies under a key out of the way, unless it is no longer the folder with inode `seen`, in which the fault was found."""
         if self._held.get(f"{engine}/{key}"):
             raise ArtifactError(f"the artifact {engine}/{key} changed while this run uses it: {why}", Status.LOAD_FAILED)
         folder, lock = self.root / engine, self.lock(engine, key)
-        lock.take(exclusive=True)
         try:
-            if not os.path.lexists(folder / key):
+            _wait(lock, True, f"{engine}/{key}", say)
+            if seen is None or inode(folder / key) != seen:
                 return  # another process did it
             (folder / ASIDE).mkdir(exist_ok=True)
             place = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=folder / ASIDE))
@@ -252,40 +274,41 @@ class Store:
             gone = Path(tempfile.mkdtemp(prefix=f".{key}.", suffix=".removed", dir=folder))
             with contextlib.suppress(FileNotFoundError):
                 (folder / key).rename(gone / key)  # at once out of reach, however long deleting takes
-            for left in folder.glob(f".{key}.*"):
-                if left.suffix in (".partial", ".removed"):
-                    shutil.rmtree(left)
+            for left in leftovers(folder, key):
+                shutil.rmtree(left)
             lock.unlink()
         finally:
             lock.release()
         return True
 
-    def adopt(self, engine: str, key: str, folder: Path) -> bool:
-        """Moves a complete folder of this disk, manifest included, to its key's name. False where that is there already.
+    def adopt(self, manifest: Manifest, fill: Callable[[Path], None], say: Say = lambda text: None) -> bool:
+        """Takes in an artifact that was built elsewhere: `fill` writes its files into an empty folder. False where its key is here already.
 
-        Raises Broken where the folder isn't what its manifest says, ArtifactError and OSError where the place won't do.
+        Raises Broken where what was written isn't what the manifest says, ArtifactError where it can't be kept; then nothing is left behind.
         """
-        check_files(folder, artifact_manifest.read(folder, engine, key))
-        place = self._engine_folder(engine, create=True)
-        lock = self.lock(engine, key)
-        lock.take(exclusive=True)
-        try:
-            if (place / key).exists():
-                return False
-            tighten(folder)
-            sync_all(folder)
-            folder.rename(place / key)
-            sync(place)
-        finally:
-            lock.release()
+        engine, key = manifest.ingredients.engine, manifest.key
+        with self.told(engine):
+            folder = self._engine_folder(engine, create=True)
+            lock = self.lock(engine, key)
+            try:
+                _wait(lock, True, f"{engine}/{key}", say)
+                if os.path.lexists(folder / key):
+                    return False
+                with self._partial(key, folder) as partial:
+                    fill(partial)
+                    check_files(partial, manifest)
+                    self._publish(partial, manifest, folder)
+            finally:
+                lock.release()
         return True
 
     def _engine_folder(self, engine: str, create: bool) -> Path:
         """engines/<engine>, refused where others could have put compiled code into it."""
         folder = self.root / engine
-        if create and not folder.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o755)  # whatever the umask
+        for place in (self.root, folder):
+            if create and not os.path.lexists(place):
+                place.mkdir(parents=True, exist_ok=True)
+                place.chmod(0o755)  # whatever the umask
         mode = self.root.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise ArtifactError(f"{self.root} can be written by every user, and code is loaded from it; chmod o-w {self.root}")
@@ -293,18 +316,19 @@ class Store:
         return folder
 
     @contextlib.contextmanager
-    def _told(self, wanted: Ingredients) -> Iterator[None]:
+    def told(self, engine: str) -> Iterator[None]:
         """The operating system's refusals as one line."""
         try:
             yield
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                free = shutil.disk_usage(self.root).free
+                place = next(folder for folder in (self.root, *self.root.parents) if folder.is_dir())
+                free = shutil.disk_usage(place).free
                 raise ArtifactError(
-                    f"no room for the artifact of {wanted.engine}: {free / 2**20:.0f} MiB are free in {self.root}; free some, "
+                    f"no room for the artifact of {engine}: {free / 2**20:.0f} MiB are free in {self.root}; free some, "
                     "`llmbench cache prune`, or set LLMBENCH_HOME to a larger disk"
                 ) from error
-            raise ArtifactError(f"the artifact of {wanted.engine} can't be kept in {self.root}: {error.strerror or error}") from error
+            raise ArtifactError(f"the artifact of {engine} can't be kept in {self.root}: {error.strerror or error}") from error
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
@@ -313,15 +337,15 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     found.pop(MANIFEST, None)
     missing, foreign = sorted(set(manifest.files) - set(found)), sorted(set(found) - set(manifest.files))
     if missing:
-        raise Broken(f"the file {missing[0]} is missing")
+        raise Broken(f"the file {missing[0]!r} is missing")
     if foreign:
-        raise Broken(f"the file {foreign[0]} does not belong to it")
+        raise Broken(f"the file {foreign[0]!r} does not belong to it")
     for name, stored in manifest.files.items():
         if found[name].st_size != stored.size:
-            raise Broken(f"{name} has {found[name].st_size} bytes, {stored.size} were written")
+            raise Broken(f"{name!r} has {found[name].st_size} bytes, {stored.size} were written")
     for name, stored in manifest.files.items():
         if file_sha256(folder / name, follow=False) != stored.sha256:
-            raise Broken(f"{name} has changed: its hash is another one")
+            raise Broken(f"{name!r} has changed: its hash is another one")
 
 
 def _wait(lock: Lock, exclusive: bool, what: str, say: Say) -> float:

@@ -7,6 +7,7 @@ Shared by blocks and by `llmbench build`.
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from llmbench.artifact_manifest import ArtifactError, Ingredients
 from llmbench.artifacts import Built, Lease, Store
 from llmbench.engines import registry
 from llmbench.engines.registry import EngineSpec
-from llmbench.protocol import ArtifactUse, Job, Recipe, Variant, decode, encode
-from llmbench.supervise import Worker
+from llmbench.protocol import ArtifactUse, Job, Recipe, Status, Variant, decode, encode
+from llmbench.supervise import Worker, WorkerFailed
 
 #: Environment of a worker from its threads and its folder of compiler caches; schedule.worker_environment.
 Environment = Callable[[int, Path], dict[str, str]]
@@ -123,7 +124,12 @@ class _Builder:
 
     def __enter__(self) -> Worker:
         provider = self._provider
-        self._caches = temporary.folder("building")
+        try:
+            self._caches = temporary.folder("building")
+        except OSError as error:
+            raise WorkerFailed(
+                Status.FAILED, f"no folder for a builder's caches can be made in {tempfile.gettempdir()}: {error.strerror or error}"
+            ) from None
         try:
             python = provider.interpreters.get(self._spec.name, ())
             self._worker = Worker(self._log, python=python, environment=provider.environment(self._job.threads, Path(self._caches.name)))

@@ -156,6 +156,10 @@ def _why_no_compile(run: Run, rows: Rows) -> str | None:
     return "no warm-ups in a cold block" if _measured(rows) else None
 
 
+def _has_artifacts(run: Run) -> bool:
+    return any(block.artifact is not None for row in run.rows for block in row.blocks)
+
+
 def _batched(run: Run) -> bool:
     return run.request.batch_size > 1
 
@@ -205,7 +209,7 @@ FIELDS: tuple[Field, ...] = (
     _figure("compile_s", "compile\ns", Shown.TABLE, most_decimals=2, rank=2, why_null=_why_no_compile),
     _figure("compile_cached_s", "compile cached\ns", most_decimals=2),
     _figure("first_generation_s", "first generation\ns", most_decimals=2),
-    _figure("build_s", "build\ns", most_decimals=2),
+    _figure("build_s", "build\ns", Shown.TABLE, most_decimals=2, rank=2, only_for=_has_artifacts),
     _figure("load_s", "load\ns", Shown.TABLE, most_decimals=2, rank=8),
     _figure("peak_memory_gib", "peak\nGiB", Shown.TABLE, most_decimals=3, rank=6, why_null=_why_no_memory),
     _figure("load_peak_gib", "load peak\nGiB", most_decimals=3),

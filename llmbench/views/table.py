@@ -21,7 +21,7 @@ from llmbench.results.summary import RowSummary, summarise
 from llmbench.statistics import Verdict
 from llmbench.views import fields
 from llmbench.views.fields import FIELDS, RUN_FIELDS, Field, Shown
-from llmbench.views.text import DASH, ViewError, number, plain
+from llmbench.views.text import DASH, ViewError, date, duration, number, plain, size
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
 
@@ -173,11 +173,28 @@ def _one_run(run: Run, page: Page, verbose: bool) -> None:
         )
     notes += [f"{plain(row.label)}: undecided: {row.verdict_reason}" for row in rows if row.verdict is Verdict.UNDECIDED]
     notes += [f"{plain(row.label)}: {plain(flag)}" for row in rows for flag in row.flags]
+    notes += _artifacts(run)
     notes += _noise_floor(run)
     notes += missing
     if no_room and not verbose:
         notes.append(f"no room here for: {', '.join(no_room)} (a wider terminal or -v shows them)")
     page.notes(notes + [plain(note) for note in (*run.model.warnings, *run.notes)])
+
+
+def _artifacts(run: Run) -> list[str]:
+    """Which artifact each row loaded: one that was there, or one that this run had built."""
+    found = []
+    for row in run.rows:
+        use = next((block.artifact for block in row.blocks if block.artifact is not None), None)
+        if use is None:
+            continue
+        place, took = plain(f"engines/{use.engine}/{use.key}"), duration(use.build_s)
+        label = plain(row.variant.label)
+        if use.hit:
+            found.append(f"{label}: reuses {place} ({size(use.bytes)}, built {date(use.built_at)[:10]} in {took})")
+        else:
+            found.append(f"{label}: built {place} ({size(use.bytes)}) in {took}; later runs reuse it")
+    return found
 
 
 def _noise_floor(run: Run) -> list[str]:
