@@ -148,16 +148,6 @@ BUILT_IN = (
         not_run_on="CUDA",
     ),
     EngineSpec(
-        name="aot-inductor",
-        target="llmbench.engines.aot_inductor:AotInductorEngine",
-        summary="the same loop, exported and compiled before it is measured; a process that runs it compiles and traces nothing",
-        requires=("torch",),
-        extra="torch-compile",
-        needs_compiler=True,
-        artifact=True,
-        not_run_on="CUDA",
-    ),
-    EngineSpec(
         name="fake",
         target="llmbench.engines.fake:FakeEngine",
         summary="no model: waits at a set speed; for tests of everything that engines share",
