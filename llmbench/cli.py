@@ -32,7 +32,7 @@ from llmbench.console import (
 
 if TYPE_CHECKING:
     from llmbench.comparison import Prepared
-    from llmbench.grid import Cell
+    from llmbench.grid import Suite
     from llmbench.views.progress import Progress as FullProgress
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
@@ -72,6 +72,24 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
+#: Where the suite that is run stands in click's context.
+_SUITE = "llmbench.suite"
+
+
+def _suite(context: typer.Context, name: str | None) -> str | None:
+    """Reads --suite before all other options: what it says takes the place of their defaults, so that the command line goes first."""
+    if name is not None:
+        from llmbench.comparison import UsageError
+        from llmbench.suite_files import load
+
+        try:
+            suite = context.meta[_SUITE] = load(name)
+        except UsageError as error:
+            fail(str(error), 2)
+        context.default_map = {**(context.default_map or {}), **suite.defaults()}
+    return name
+
+
 FormatOption = Annotated[str, typer.Option("--format", "-f", callback=_format, help="table, markdown, json (the run file), jsonl or csv.")]
 OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Write the result to this file and not to stdout.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="More columns.")]
@@ -90,8 +108,16 @@ def compare(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="A folder with a checkpoint, an alias (smollm2-135m), or a hub id. Several: a,b.")
     ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="The models and options of a suite: published, small, huggingface, or a .toml file. Other options here go first.",
+            callback=_suite,
+            is_eager=True,
+        ),
+    ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run file: what it lacks is measured, all else comes from it.")
+        Path | None, typer.Option(help="Go on with this run file or a suite's folder: what it lacks is measured, all else comes from it.")
     ] = None,
     engines: Annotated[
         str | None,
@@ -134,6 +160,9 @@ def compare(
     format: FormatOption = "table",
     output: OutputOption = None,
     chart: Annotated[Path | None, typer.Option(help="Where the bar chart goes, .png or .svg. Default: beside the run file.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write a trace of one more generation of each variant, for chrome://tracing, beside the run file.")
+    ] = False,
     show_text: Annotated[bool, typer.Option("--show-text", help="Print what each variant generated.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and measure nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No card and no progress.")] = False,
@@ -144,7 +173,7 @@ def compare(
     Several models, dtypes, lengths or batch sizes, as --batch-size 1,4, give one run each, in one folder of results/.
     """
     from llmbench.comparison import Options, SetupError, UsageError, estimate_s, execute, exit_code, prepare
-    from llmbench.grid import expand
+    from llmbench.grid import expand, reopen, settle
     from llmbench.protocol import Plan
     from llmbench.results.files import RunFileError, load
     from llmbench.resume import continue_from, options_of
@@ -165,6 +194,7 @@ def compare(
             interleave=interleave,
             accuracy=not no_accuracy,
             startup=startup,
+            profile=profile,
         )
         options = Options(
             model=model or "",
@@ -185,12 +215,20 @@ def compare(
             command=["llmbench", *sys.argv[1:]],
         )
         lists = {"model": model, "dtype": dtype, "input_len": input_len, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
-        cells = expand(options, lists)
+        cells = expand(options, lists, context.meta.get(_SUITE))
         options = cells[0].options
         if (model is None) == (resume is None):
-            fail("give --model, or --resume RUN to go on with one", 2)
+            fail("give --model or --suite, or --resume RUN to go on with one", 2)
         if resume is not None:
             _check_resume(context)
+        if resume is not None and resume.is_dir():
+            check_outputs(output, chart)
+            progress = make_progress(quiet, sys.stderr)
+            if dry_run:
+                fail("--dry-run shows what a run file lacks, not what a suite's folder does; give one of its run files", 2)
+            cut_off = reopen(resume, options, say=progress.message)
+            progress.message(f"{len(cut_off.kept)} of {len(cut_off.cells)} runs are kept whole")
+            raise typer.Exit(_measure_suite(cut_off, progress, format, output, chart, show_text, quiet, verbose))
         old = load(resume) if resume is not None else None
         if old is not None:
             options = options_of(old, options)
@@ -198,8 +236,11 @@ def compare(
             fail(f"--quick is one round, --rounds {rounds} are more; leave one of them out", 2)
         check_outputs(output, chart)
         progress = make_progress(quiet, sys.stderr)
-        if len(cells) > 1:
-            raise typer.Exit(_compare_suite(cells, progress, format, output, chart, show_text, dry_run, quiet, verbose))
+        if len(cells) > 1 or suite is not None:
+            settled = settle(cells, dry_run=dry_run, say=progress.message, record_missing=suite is not None)
+            if dry_run:
+                raise typer.Exit(_show_cards(settled))
+            raise typer.Exit(_measure_suite(settled, progress, format, output, chart, show_text, quiet, verbose))
         prepared = prepare(options, dry_run=dry_run, say=progress.message)
         if old is not None and not dry_run:
             progress.message(f"{continue_from(prepared, old)} blocks are kept")
@@ -239,34 +280,41 @@ def _check_resume(context: typer.Context) -> None:
         fail(f"{' and '.join(settled)} come{'s' if len(settled) == 1 else ''} from the run file with --resume; leave it out", 2)
 
 
-def _compare_suite(
-    cells: list[Cell],
+def _show_cards(suite: Suite) -> int:
+    """A dry run of a suite. Returns the exit code."""
+    from llmbench.comparison import estimate_s
+
+    for failure in suite.failures:
+        typer.echo(f"llmbench: {failure}", err=True)
+    for index, (cell, prepared) in enumerate(suite.settled):
+        typer.echo(f"{chr(10) if index else ''}run {index + 1} of {len(suite.settled)}: {cell.words or prepared.run.model.name}")
+        print_card(prepared, estimate_s(prepared), to_stdout=True)
+    return (3 if suite.failures else 0) if suite.settled else 1
+
+
+def _measure_suite(
+    suite: Suite,
     progress: FullProgress,
     format: str,
     output: Path | None,
     chart: Path | None,
     show_text: bool,
-    dry_run: bool,
     quiet: bool,
     verbose: bool,
 ) -> int:
     """One run for each cell, the table of all, one chart. Returns the exit code."""
     from llmbench.comparison import estimate_s
-    from llmbench.grid import measure, settle
+    from llmbench.grid import measure
 
     def announce(words: str, prepared: Prepared) -> None:
         progress.message(words)
-        if not quiet or dry_run:
-            print_card(prepared, estimate_s(prepared), to_stdout=dry_run)
+        if not quiet:
+            print_card(prepared, estimate_s(prepared), to_stdout=False)
 
-    suite = settle(cells, dry_run=dry_run, say=progress.message)
     for failure in suite.failures:
         typer.echo(f"llmbench: {failure}", err=True)
-    if dry_run or not suite.settled:
-        for index, (cell, prepared) in enumerate(suite.settled):
-            typer.echo(f"{chr(10) if index else ''}run {index + 1} of {len(suite.settled)}: {cell.words}")
-            print_card(prepared, estimate_s(prepared), to_stdout=True)
-        return (3 if suite.failures else 0) if suite.settled else 1
+    if not (suite.settled or suite.missing or suite.kept):
+        return 1
     try:
         measure(suite, progress, announce)
     finally:
@@ -296,7 +344,7 @@ def _options_of(command: Callable[..., None], without: tuple[str, ...]) -> Calla
 
 
 @app.command()
-@_options_of(compare, without=("engines", "baseline", "resume"))
+@_options_of(compare, without=("engines", "baseline", "resume", "suite"))
 def aa(
     engine: Annotated[str, typer.Argument(help="One variant, as eager or torch-compile[mode=max-autotune].")],
     **options: Any,
@@ -308,11 +356,11 @@ def aa(
         engines = twice(engine)
     except VariantError as error:
         fail(str(error), 2)
-    compare(engines=engines, baseline=None, resume=None, **options)
+    compare(engines=engines, baseline=None, resume=None, suite=None, **options)
 
 
 @app.command(name="startup")
-@_options_of(compare, without=("startup", "resume", "quick", "interleave", "rounds", "num_iters"))
+@_options_of(compare, without=("startup", "resume", "suite", "quick", "interleave", "rounds", "num_iters"))
 def start_up(
     rounds: Annotated[int, typer.Option(help="Processes of each variant: the first starts cold, the others warm.")] = 3,
     num_iters: Annotated[int, typer.Option(help="Timed generations in each process, for its steady rate.")] = 2,
@@ -323,7 +371,7 @@ def start_up(
     torch-compile, named without options, is started in all its ways: from empty caches, from its caches on disk, from a portable bundle of
     them, and from functions compiled ahead of time.
     """
-    compare(startup=True, resume=None, quick=False, interleave=False, rounds=rounds, num_iters=num_iters, **options)
+    compare(startup=True, resume=None, suite=None, quick=False, interleave=False, rounds=rounds, num_iters=num_iters, **options)
 
 
 @app.command()
