@@ -148,6 +148,16 @@ BUILT_IN = (
         not_run_on="CUDA",
     ),
     EngineSpec(
+        name="onnx-graph",
+        target="llmbench.graph.onnx_graph:OnnxGraph",
+        summary="no engine: writes the model as an ONNX graph, which onnxruntime, openvino and tensorrt run or build from",
+        requires=("torch", "onnx"),
+        extra="onnxruntime",
+        artifact=True,
+        measured=False,
+        default=False,
+    ),
+    EngineSpec(
         name="fake",
         target="llmbench.engines.fake:FakeEngine",
         summary="no model: waits at a set speed; for tests of everything that engines share",
