@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmbench.commands.diff import diff
+from llmbench.commands.export import export
 from llmbench.console import (
     check_outputs,
     emit,
@@ -409,6 +411,10 @@ def plot(
         fail(str(error), 1)
     typer.echo(f"chart: {output}", err=True)
     raise typer.Exit(3 if unreadable else 0)
+
+
+app.command()(diff)
+app.command()(export)
 
 
 @app.command(name="engines")
