@@ -22,6 +22,15 @@ class Lock:
         self._path = path
         self._descriptor: int | None = None
 
+    @property
+    def exists(self) -> bool:
+        return os.path.lexists(self._path)
+
+    @property
+    def held(self) -> bool:
+        """Whether it was taken."""
+        return self._descriptor is not None
+
     def take(self, exclusive: bool, wait: bool = True) -> bool:
         """Takes or converts it. False where it is held against this and wait is false. Converting may let others in between."""
         kind = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB)
@@ -33,6 +42,9 @@ class Lock:
             except BlockingIOError:
                 self.release()
                 return False
+            except BaseException:  # Ctrl-C while it waits: not taken
+                self.release()
+                raise
             if self._is_current():
                 return True
             self.release()

@@ -23,6 +23,7 @@ MANIFEST = "manifest.json"
 #: Raised whenever a reader of an older version could misread a newer manifest; part of every key.
 SCHEMA_VERSION = 1
 MAX_BYTES = 16 * 2**20
+_MOST_BYTES = 2**53  # no figure beyond is a size
 KEY = re.compile(r"[0-9a-f]{32}")
 #: What can be an engine's folder: one part of a path, neither hidden nor "..".
 ENGINE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -149,14 +150,14 @@ def parse(content: bytes) -> Manifest:
         raise Broken("its manifest belongs to another key")
     if not ENGINE.fullmatch(manifest.ingredients.engine):
         raise Broken(f"its manifest belongs to the engine {manifest.ingredients.engine[:80]!r}")
-    if not (math.isfinite(manifest.build_s) and manifest.files):
+    if not (math.isfinite(manifest.build_s) and 0 <= (manifest.build_peak_bytes or 0) < _MOST_BYTES and manifest.files):
         raise Broken("its manifest is not one of llmbench's")
     for name, stored in manifest.files.items():
         parts = PurePosixPath(name).parts
         plain = parts and not name.startswith("/") and ".." not in parts and "\0" not in name and "\\" not in name
         if not plain or name != "/".join(parts) or name == MANIFEST:
             raise Broken(f"its manifest names the file {name[:80]!r}")
-        if stored.size < 0 or not _SHA256.fullmatch(stored.sha256):
+        if not 0 <= stored.size < _MOST_BYTES or not _SHA256.fullmatch(stored.sha256):
             raise Broken(f"its manifest says nothing sound of the file {name[:80]!r}")
     return manifest
 

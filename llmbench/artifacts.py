@@ -30,6 +30,8 @@ from llmbench.protocol import Status
 
 #: The folder of artifacts that were found broken, beside the sound ones; nothing loads from it.
 ASIDE = ".aside"
+#: The file beside such an artifact that says what was wrong with it.
+WHY = "why.txt"
 #: With less than this left after a failed build, the disk was the reason.
 _FULL_DISK_BYTES = 16 * 2**20
 
@@ -102,6 +104,8 @@ class Store:
                         self._build(wanted, folder, build, model, executes)
                         built = True
                 finally:
+                    if lock.held and not os.path.lexists(folder / wanted.key):
+                        lock.unlink()  # building failed
                     lock.release()
 
     def find(self, wanted: Ingredients, *, executes: bool, say: Say = lambda text: None) -> Lease | None:
@@ -115,7 +119,7 @@ class Store:
         if not (self.root / wanted.engine).is_dir():
             return None, waited_s
         covering = (
-            key for engine, key in self.keys() if engine == wanted.engine and key != wanted.key and self._serves(engine, key, wanted)
+            key for engine, key in self.names() if engine == wanted.engine and key != wanted.key and self._serves(engine, key, wanted)
         )
         for key in (wanted.key, *covering):
             lock = self.lock(wanted.engine, key)
@@ -238,13 +242,15 @@ class Store:
             (folder / ASIDE).mkdir(exist_ok=True)
             place = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=folder / ASIDE))
             (folder / key).rename(place / key)
+            with contextlib.suppress(OSError):
+                (place / WHY).write_text(f"{why}\n", encoding="utf-8", errors="replace")
         finally:
             lock.release()
         say(f"the artifact {engine}/{key} is set aside in {place}: {why}")
 
     # ---------------------------------------------------------------------------------------------------------- for the cache's commands
 
-    def keys(self) -> Iterator[tuple[str, str]]:
+    def names(self) -> Iterator[tuple[str, str]]:
         """(engine, key) of all that has a key's name, sound or not, in order."""
         for folder in sorted(self.root.iterdir()) if self.root.is_dir() else []:
             if folder.is_dir() and not folder.is_symlink() and not folder.name.startswith("."):

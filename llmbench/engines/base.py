@@ -72,6 +72,8 @@ class Engine(Protocol):
     # Two more that an engine may have; the worker asks whether it has. compilation() -> protocol.Compilation | None: what was compiled in this
     # process so far. profile(request, into: Path): writes a trace of one generation, in Chrome's format, gzipped.
 
+    # An engine that builds has its adapter's revision, Recipe.adapter, as the class's ADAPTER: `llmbench cache prune --stale` goes by it.
+
     def versions(self) -> dict[str, str]:
         """The engine's libraries and their versions."""
 

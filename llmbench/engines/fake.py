@@ -75,6 +75,8 @@ class FakeOptions:
 class FakeEngine:
     """Waits instead of computing."""
 
+    ADAPTER = 1
+
     def __init__(self) -> None:
         self._options = FakeOptions()
         self._random = random.Random()
@@ -92,7 +94,7 @@ class FakeEngine:
         if not self._options.artifact_bytes:
             return None
         return Recipe(
-            adapter=1,
+            adapter=self.ADAPTER,
             versions=self.versions(),
             targets=job.targets or ("any",),
             maxima={"batch": job.request.batch_size, "tokens": job.request.total_tokens},

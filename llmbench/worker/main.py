@@ -62,9 +62,11 @@ class Worker:
         return {"bandwidth": encode(probe.read_bandwidth(device, threads))}
 
     def versions(self, target: str) -> dict[str, Any]:
-        """Imports an engine ("module:Class") and asks which libraries it runs on. Fails where they are missing or broken."""
+        """Imports an engine ("module:Class") and asks which libraries it runs on, and which revision of the adapter it is, where it says so.
+        Fails where the libraries are missing or broken."""
         module, _, name = target.partition(":")
-        return {"versions": getattr(importlib.import_module(module), name)().versions()}
+        engine = getattr(importlib.import_module(module), name)
+        return {"versions": engine().versions(), "adapter": getattr(engine, "ADAPTER", None)}
 
     def open(self, target: str, job: dict[str, Any]) -> dict[str, Any]:
         """Imports the engine ("module:Class") and asks it whether it can do the job."""
