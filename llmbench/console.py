@@ -134,6 +134,7 @@ def emit(runs: list[Run], format: str, output: Path | None, verbose: bool, as_li
     """The runs in a format, to a file or stdout. as_list: json is an array of a single run too. startup: people get the start-up tables."""
     from llmbench.results.files import write_atomically
     from llmbench.views.startup_table import render_startup
+    from llmbench.views.suite_table import render_suite
     from llmbench.views.table import render
 
     color = output is None and wants_color(sys.stdout)
@@ -141,6 +142,9 @@ def emit(runs: list[Run], format: str, output: Path | None, verbose: bool, as_li
         text = render_startup(runs, format, width=terminal_width(), color=color)
     else:
         text = render(runs, format, width=terminal_width(), verbose=verbose, color=color)
+        if format in ("table", "markdown") and len(runs) > 1:
+            together = render_suite(runs, format, width=terminal_width(), color=color)
+            text += f"\n{together}" if together else ""
     if as_list and format == "json" and len(runs) == 1:
         text = f"[{text.strip()}]\n"
     if output is None:

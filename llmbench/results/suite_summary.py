@@ -115,8 +115,16 @@ def summarise_suite(runs: Sequence[Run]) -> list[SuiteSummary]:
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        groups.setdefault(_conditions(run), []).append(run)
+        if not _is_unmeasured(run):
+            groups.setdefault(_conditions(run), []).append(run)
     parts = [part for members in groups.values() for part in _by_dtype(members)]
+    for run in filter(_is_unmeasured, runs):
+        # It names neither the machine nor the prompt's ids: it failed wherever its request was asked for.
+        asked = [part for part in parts if _request(part[0]) == _request(run)]
+        for part in asked:
+            part.append(run)
+        if not asked:
+            parts.append([run])
     return [_summarise(part) for part in parts]
 
 
@@ -137,11 +145,20 @@ def worst_models(summary: SuiteSummary, count: int = 3) -> list[Worst]:
 
 def _conditions(run: Run) -> tuple[object, ...]:
     """What must be equal for models to be pooled. Prompts are equal by their text: tokenizers make different numbers of ids of it."""
-    request, machine, plan = run.request, run.machine, run.plan
-    prompt = run.prompt if run.prompt is not None else len(request.prompt_ids)
+    machine, plan = run.machine, run.plan
+    prompt = run.prompt if run.prompt is not None else len(run.request.prompt_ids)
     where = (machine.device, machine.device_name, machine.device_memory_bytes, machine.cpu, machine.cpu_count, run.threads)
-    what = (prompt, request.max_new_tokens, request.batch_size, request.sampling.temperature, request.sampling.top_k)
-    return (*where, *what, plan.num_iters_warmup, plan.interleave, plan.startup)
+    return (*where, prompt, *_request(run), plan.num_iters_warmup, plan.interleave, plan.startup)
+
+
+def _request(run: Run) -> tuple[object, ...]:
+    request = run.request
+    return (request.max_new_tokens, request.batch_size, request.sampling.temperature, request.sampling.top_k)
+
+
+def _is_unmeasured(run: Run) -> bool:
+    """A model that couldn't be had: its rows say why, and nothing else of the run is known."""
+    return not run.model.path and not any(row.blocks for row in run.rows)
 
 
 def _by_dtype(runs: list[Run]) -> list[list[Run]]:
@@ -176,7 +193,8 @@ def _summarise(runs: list[Run]) -> SuiteSummary:
         if missing:
             notes.append(f"{label} was not asked for on {', '.join(missing)}")
     variants = tuple(VariantSummary(label, tuple(found)) for label, found in entries.items())
-    return SuiteSummary(counted[0], models, tuple(dict.fromkeys(run.dtype for run in counted)), variants, tuple(notes))
+    dtypes = dict.fromkeys(run.dtype for run in counted if not _is_unmeasured(run))
+    return SuiteSummary(counted[0], models, tuple(dtypes), variants, tuple(notes))
 
 
 def _entry(model: str, row: RowSummary, cold: Start | None) -> Entry:
