@@ -5,13 +5,14 @@ The columns of rows are those of every other format (views.fields); pandas is im
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmbench.protocol import Row, Run, Sample
 from llmbench.results.startup import StartUp, start_ups
-from llmbench.results.summary import summarise
+from llmbench.results.summary import RowSummary, summarise
 from llmbench.views import fields
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 #: The parts of a start, as results.startup names them.
 START_PARTS = ("process_s", "build_s", "load_s", "compile_s", "ready_s", "to_first_token_s")
+#: Columns of numbers that may be null.
+_NUMBERS = {
+    "noise_floor",
+    *(f"{name}_{part}" for name in ("cold", "warm") for part in START_PARTS),
+    *(field.name for field in dataclasses.fields(RowSummary) if str(field.type) in ("float | None", "int | None")),
+}
 
 
 class PandasMissing(ImportError):
@@ -74,12 +81,18 @@ def rows_frame(runs: Sequence[Run]) -> pandas.DataFrame:
     frame = pandas.DataFrame.from_records(row_records(runs))
     if "started_at" in frame:
         frame["started_at"] = pandas.to_datetime(frame["started_at"], utc=True, errors="coerce", format="ISO8601")
+    for name in _NUMBERS.intersection(frame):  # null in every row is still a number that wasn't measured
+        frame[name] = pandas.to_numeric(frame[name])
     return frame
 
 
 def samples_frame(runs: Sequence[Run]) -> pandas.DataFrame:
     """sample_records as a frame. Raises PandasMissing."""
-    return _pandas().DataFrame.from_records(sample_records(runs))
+    pandas = _pandas()
+    frame = pandas.DataFrame.from_records(sample_records(runs))
+    if "energy_j" in frame:
+        frame["energy_j"] = pandas.to_numeric(frame["energy_j"])
+    return frame
 
 
 def _pandas() -> Any:
