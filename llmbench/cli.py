@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmbench.commands import build, cache
 from llmbench.commands.diff import diff
 from llmbench.commands.export import export
 from llmbench.console import (
@@ -163,7 +164,8 @@ def compare(
     output: OutputOption = None,
     chart: Annotated[Path | None, typer.Option(help="Where the bar chart goes, .png or .svg. Default: beside the run file.")] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Write a trace of one more generation of each variant, for chrome://tracing, beside the run file.")
+        bool,
+        typer.Option("--profile", help="Write a trace of one more generation of each variant, for chrome://tracing, beside the run file."),
     ] = False,
     show_text: Annotated[bool, typer.Option("--show-text", help="Print what each variant generated.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and measure nothing.")] = False,
@@ -470,6 +472,10 @@ def doctor(
         fail("interrupted", 130)
     typer.echo(json.dumps(found, indent=1) if format == "json" else page(found, terminal_width(), wants_color(sys.stdout)))
     raise typer.Exit(exit_code(found))
+
+
+app.command()(build.build)
+app.add_typer(cache.app, name="cache")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

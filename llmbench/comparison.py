@@ -112,12 +112,18 @@ def home() -> Path:
 
 
 def prepare(
-    options: Options, *, dry_run: bool = False, say: Callable[[str], None] = lambda text: None, like: Prepared | None = None
+    options: Options,
+    *,
+    dry_run: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    like: Prepared | None = None,
+    building_for: tuple[str, ...] | None = None,
 ) -> Prepared:
     """Checks the options, brings the checkpoint, asks a worker what the machine has. Raises UsageError or SetupError.
 
     With dry_run it starts no worker, downloads nothing, writes nothing. `say` is told of long steps. `like`: another run prepared for the same
-    device and threads, whose look at the machine serves again.
+    device and threads, whose look at the machine serves again. building_for: nothing will be measured, only artifacts built, for hardware of
+    these names that needn't be here, or for this machine's device where there are none: no bandwidth is probed and no memory asked for.
     """
     from llmbench.checkpoints.config import Outline
 
@@ -133,13 +139,13 @@ def prepare(
     if like is not None:
         probe, bandwidth = like.probe, like.bandwidth
     else:
-        probe, bandwidth = ({"devices": [], "torch": None, "cuda": None}, None) if dry_run else _probe(options, say)
+        probe, bandwidth = ({"devices": [], "torch": None, "cuda": None}, None) if dry_run else _probe(options, say, building_for is None)
     try:
         device = options.device if dry_run else machine.choose_device(options.device, probe)
     except machine.DeviceError as error:
         raise UsageError(str(error)) from None
     threads = options.threads or machine.default_threads()
-    variants, left_out = _variants(options, dtype, device)
+    variants, left_out = _variants(options, dtype, "auto" if building_for else device)
 
     run = Run(
         run_id="",
@@ -170,10 +176,10 @@ def prepare(
         row = Row(variant)
         if why is not None:
             row.status, row.reason = Status.UNAVAILABLE, str(why)
-        elif spec.reads_weights and not dry_run:
+        elif spec.reads_weights and not dry_run and building_for is None:
             row.status, row.reason = _memory_problem(config, variant, request, run.machine)
         run.rows.append(row)
-        job = Job(ref, variant, request, device, threads)
+        job = Job(ref, variant, request, device, threads, building_for or ())
         contestants.append(Contestant(row, spec, job, _interpreter(options, spec)))
     return Prepared(run, contestants, config, tokenizer, left_out, results, bandwidth, probe, options.home)
 
@@ -189,7 +195,9 @@ def not_here(options: Options, reason: str) -> Run:
     variants = [variant for _, variant in named] or [default_variant(spec, dtype) for spec in engines().values() if spec.default]
     return Run(
         run_id="",
-        model=Model(options.model, "not here", "", entry.shape.architecture if entry is not None else "", dtype, load_format=options.load_format),
+        model=Model(
+            options.model, "not here", "", entry.shape.architecture if entry is not None else "", dtype, load_format=options.load_format
+        ),
         request=Request((), options.max_new_tokens, options.batch_size, Sampling(options.temperature, options.top_k, options.seed)),
         plan=options.plan,
         machine=Machine(device=options.device),
@@ -430,8 +438,8 @@ def _too_long(options: Options, prompt_ids: int, context: int) -> str:
     return f"{total}; {options.model} has a context of {context}: {advice}"
 
 
-def _probe(options: Options, say: Callable[[str], None]) -> tuple[dict[str, Any], Bandwidth]:
-    """What a worker under this interpreter finds: devices, and the read bandwidth of the one that will be used."""
+def _probe(options: Options, say: Callable[[str], None], bandwidth: bool) -> tuple[dict[str, Any], Bandwidth | None]:
+    """What a worker under this interpreter finds: devices, and where `bandwidth` is wanted that of reading the one that will be used."""
     say("looking at the machine")
     threads = options.threads or machine.default_threads()
     try:
@@ -443,6 +451,8 @@ def _probe(options: Options, say: Callable[[str], None]) -> tuple[dict[str, Any]
         try:
             with Worker(log, environment=worker_environment(threads, Path(folder))) as worker:
                 probe = worker.ask("probe", timeout_s=_PROBE_TIMEOUT_S)
+                if not bandwidth:
+                    return probe, None
                 with contextlib.suppress(machine.DeviceError):
                     device = machine.choose_device(options.device, probe)
                     answer = worker.ask("bandwidth", device=device, threads=threads, timeout_s=_PROBE_TIMEOUT_S)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artifact_fixtures import INGREDIENTS, changed, obtain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifact_fixtures import INGREDIENTS, changed, obtain
 from llmbench import artifact_manifest
 from llmbench.artifact_manifest import MANIFEST, MAX_BYTES, Broken, Ingredients, Manifest, StoredFile, parse
 from llmbench.artifacts import Store
@@ -173,7 +173,7 @@ def test_a_manifest_is_read_from_a_real_file_alone(tmp_path: Path) -> None:
         artifact_manifest.read(folder, "some-engine", key)
     path.unlink()
     path.mkdir()
-    with pytest.raises(Broken, match="regular file|directory"):
+    with pytest.raises(Broken, match=r"regular file|directory"):
         artifact_manifest.read(folder, "some-engine", key)
     path.rmdir()
     with path.open("wb") as file:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from artifact_fixtures import FILES, INGREDIENTS, Builder, all_files, changed, obtain, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifact_fixtures import FILES, INGREDIENTS, Builder, all_files, changed, obtain, write_files
 from llmbench.artifact_manifest import KEY, MANIFEST, ArtifactError
 from llmbench.artifacts import ASIDE, WHY, Built, Store
 from llmbench.protocol import Status

@@ -59,7 +59,7 @@ def engines_table(width: int, color: bool) -> str:
         if entry["not_run_on"]:
             lines.append(f"not yet run on {entry['not_run_on']} by this project")
         blocks.append((Text.assemble((entry["name"], "bold"), "  ", verdict, "" if entry["default"] else "  (only when named)"), lines))
-    return _blocks(blocks, width, color)
+    return folded(blocks, width, color)
 
 
 def models_data(home: Path) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def models_table(home: Path, width: int, color: bool) -> str:
         blocks.append((Text.assemble((entry["alias"], "bold"), f"  {entry['hub_id']}{gate}"), lines))
     if data["kept"]:
         blocks.append((Text("also in checkpoints/", style="bold"), [f"{one['name']}: {_kept_words(one)}" for one in data["kept"]]))
-    return _blocks(blocks, width, color)
+    return folded(blocks, width, color)
 
 
 def _model(entry: CatalogEntry, here: list[dict[str, Any]]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _kept_words(one: dict[str, Any]) -> str:
     return f"here: {one['source']}, {size(one['bytes'])}" + ("" if one["whole"] else ", no longer whole: it will be fetched again")
 
 
-def _blocks(blocks: Iterable[tuple[Any, list[str]]], width: int, color: bool) -> str:
+def folded(blocks: Iterable[tuple[Any, list[str]]], width: int, color: bool) -> str:
     """Headings, each with indented lines, folded at `width` cells."""
     from rich.console import Console
     from rich.padding import Padding
