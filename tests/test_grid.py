@@ -251,7 +251,7 @@ def test_an_interrupt_before_a_runs_first_block_leaves_no_run(tmp_path: Path, mo
     assert suite.exit_code == 130
     assert [run.request.max_new_tokens for run in suite.runs] == [2]
     assert suite.folder is not None
-    assert sorted(path.suffix for path in suite.folder.iterdir()) == [".json", ".logs"]
+    assert sorted(path.suffix for path in suite.folder.iterdir()) == [".json", ".logs", ".plan"]
 
 
 def test_a_single_call_is_no_suite(tmp_path: Path) -> None:
