@@ -5,7 +5,7 @@ import json
 import pytest
 from small_checkpoints import SMALL, write_config
 
-from llmbench.checkpoints.config import RopeScaling, read_config
+from llmbench.checkpoints.config import ForeignModel, ModelConfig, Outline, RopeScaling, read_config, read_outline
 from llmbench.checkpoints.errors import CheckpointError
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
@@ -113,3 +113,50 @@ def test_missing_and_linked_out(tmp_path):
     (folder / "config.json").symlink_to(outside)
     with pytest.raises(CheckpointError, match="outside the checkpoint's folder"):
         read_config(folder)
+
+
+def test_a_family_that_only_transformers_knows_has_an_outline(tmp_path):
+    """No shape, so that nothing follows from one; what a request has to fit into, and why."""
+    raw = {"n_positions": 1024, "max_position_embeddings": ..., "torch_dtype": "float16", "eos_token_id": [5, 6], "bos_token_id": 4}
+    outline = read_outline(write_config(tmp_path, architectures=["GPT2LMHeadModel"], **raw))
+    assert isinstance(outline, Outline)
+    assert (outline.architecture, outline.vocab, outline.context) == ("GPT2LMHeadModel", SMALL["vocab_size"], 1024)
+    assert (outline.dtype, outline.bos_id, outline.eos_ids) == ("float16", 4, (5, 6))
+    assert outline.why.startswith("config.json: architectures is 'GPT2LMHeadModel'")
+    assert str(tmp_path) not in outline.why
+    assert isinstance(read_outline(write_config(tmp_path / "own")), ModelConfig)
+    alibi = read_outline(write_config(tmp_path / "alibi", architectures=["BloomForCausalLM"], max_position_embeddings=...))
+    assert isinstance(alibi, Outline)
+    assert alibi.context is None
+    inner = {"vocab_size": 99, "max_position_embeddings": 64}
+    sees = read_outline(write_config(tmp_path / "sees", architectures=["XForCausalLM"], text_config=inner))
+    assert (sees.vocab, sees.context) == (99, 64)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {"qk_layernorm": True}, {"hidden_act": "relu"}], ids=str
+)
+def test_a_known_family_in_a_way_that_is_not_has_an_outline_too(tmp_path, changes):
+    path = write_config(tmp_path, **changes)
+    assert isinstance(read_outline(path), Outline)
+    with pytest.raises(ForeignModel):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["GPT2LMHeadModel\n; rm"]}, "no class's name"),
+        ({"architectures": ["../GPT2"]}, "no class's name"),
+        ({"architectures": ["GPT2LMHeadModel"], "vocab_size": -1}, "vocab_size is -1"),
+        ({"architectures": ["GPT2LMHeadModel"], "vocab_size": ...}, "vocab_size is missing"),
+        ({"architectures": ["GPT2LMHeadModel"], "quantization_config": {}}, "stored quantized"),
+        ({"architectures": ["GPT2LMHeadModel"], "torch_dtype": "int8"}, "torch_dtype is 'int8'"),
+        ({"hidden_size": 0}, "hidden_size is 0"),
+        ({"rope_scaling": {"rope_type": 3}}, "rope_scaling of type 3"),
+    ],
+)
+def test_an_outline_is_no_way_round_a_bad_file(tmp_path, changes, words):
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_outline(write_config(tmp_path, **changes))
+    assert not isinstance(caught.value, ForeignModel)
