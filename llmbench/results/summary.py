@@ -99,7 +99,17 @@ def token_bytes(run: Run, variant: Variant) -> int | None:
     """Bytes that one decode step of this variant reads, all sequences together; null where the dtype or the shape doesn't tell."""
     if variant.quantization is not None or variant.dtype not in DTYPE_BYTES or not run.model.config:
         return None
-    return layout.bytes_per_token(model_config(run), DTYPE_BYTES[variant.dtype], run.request)
+    request = run.request
+    key = (repr(run.model.config), variant.dtype, len(request.prompt_ids), request.max_new_tokens, request.batch_size)
+    if key not in _token_bytes:
+        if len(_token_bytes) > 1000:
+            _token_bytes.clear()
+        _token_bytes[key] = layout.bytes_per_token(model_config(run), DTYPE_BYTES[variant.dtype], request)
+    return _token_bytes[key]
+
+
+#: A shape's text, dtype and request -> bytes: working them out goes over all tensors, and a view of many runs asks again and again.
+_token_bytes: dict[tuple[object, ...], int] = {}
 
 
 def summarise(run: Run) -> list[RowSummary]:
