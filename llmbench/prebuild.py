@@ -66,17 +66,20 @@ def _check_targets(options: Options, targets: Sequence[str]) -> None:
     from llmbench.variants import parse_variants
 
     try:
-        for name in targets:
-            importlib.import_module("llmbench.hardware").find(name)
         named = parse_variants(options.engines or "", "auto")
-    except ModuleNotFoundError:
-        raise UsageError("--target: this version of llmbench knows no hardware by name") from None
-    except ValueError as error:  # an unknown name, or a variant that can't be read
+    except ValueError as error:  # an unknown engine, or a variant that can't be read
         raise UsageError(str(error)) from None
     for spec, _ in named:
         if not spec.targets:
             able = [name for name, other in registry.engines().items() if other.targets]
             raise UsageError(f"--target: {spec.name} builds for the device that is here and no other; {', '.join(able)} can")
+    try:
+        for name in targets:
+            importlib.import_module("llmbench.hardware").find(name)
+    except ModuleNotFoundError:
+        raise UsageError("--target: this version of llmbench knows no hardware by name") from None
+    except ValueError as error:
+        raise UsageError(f"--target: {error}") from None
 
 
 def _build(entry: Contestant, provider: Provider, logs: Path) -> Outcome:
