@@ -44,6 +44,7 @@ class AotInductorEngine(TorchEngine):
 
     name = "aot-inductor"
     options = ()
+    traces = False
 
     def __init__(self) -> None:
         super().__init__()

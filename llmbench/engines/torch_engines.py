@@ -38,6 +38,7 @@ class TorchEngine:
 
     name = ""
     options: tuple[str, ...] = ("model",)
+    traces = True  # whether Dynamo works in this process; loading it takes 100 MB and a second
 
     def __init__(self) -> None:
         self.model: Any = None  # a Transformer, or a HuggingFaceModel, which answers the same calls
@@ -105,7 +106,8 @@ class TorchEngine:
     def load(self, job: Job, artifact: Path | None = None) -> EngineReport:
         """Loads the weights and makes the KV cache for job.request's lengths and batch. Nothing is compiled yet."""
         torch.set_num_threads(job.threads)
-        compile_figures.remember()
+        if self.traces:
+            compile_figures.remember()
         self.device = self._device(job.device)
         self.request = job.request
         with _faults(Status.LOAD_FAILED), torch.no_grad():
@@ -237,6 +239,7 @@ class EagerEngine(TorchEngine):
     """PyTorch as it is, one operator after the other."""
 
     name = "eager"
+    traces = False
 
 
 class TorchCompileEngine(TorchEngine):

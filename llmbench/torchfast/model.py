@@ -39,7 +39,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
-        self.dtype = dtype
+        # No attribute may be a torch.dtype: torch's pickled guards lose every tensor's dtype then, and a saved compilation can't be loaded.
         self.embed = Embedding(config.vocab, config.hidden, dtype=dtype)
         self.blocks = nn.ModuleList(Block(config, dtype) for _ in range(config.layers))
         self.norm = _norm(config, dtype)
@@ -52,8 +52,9 @@ class Transformer(nn.Module):
     def setup_caches(self, batch: int, length: int, device: torch.device | str) -> None:
         """Makes the KV caches, 2 x layers x [batch, kv_heads, length, head_dim], and the rotary tables for `length` positions."""
         self.length = length
+        dtype = self.norm.weight.dtype
         for block in self.blocks:
-            block.attention.setup_cache(batch, length, self.dtype, device)
+            block.attention.setup_cache(batch, length, dtype, device)
         cos, sin = rotary_tables(self.config, length)
         self.register_buffer("cos", cos.to(device), persistent=False)
         self.register_buffer("sin", sin.to(device), persistent=False)
