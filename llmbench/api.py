@@ -106,7 +106,8 @@ def _files(path: Path) -> list[Path]:
     """A folder's run files and those of the suites in it, by their names, which begin with their time."""
     if not path.is_dir():
         return [path]
-    return sorted([*path.glob("*.json"), *path.glob("*/*.json")], key=lambda file: file.relative_to(path).as_posix())
+    suites = (file for file in path.glob("*/*.json") if file.parent.suffix != ".logs")  # a run's logs may hold traces
+    return sorted([*path.glob("*.json"), *suites], key=lambda file: file.relative_to(path).as_posix())
 
 
 def compare(

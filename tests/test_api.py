@@ -62,6 +62,8 @@ def test_runs_of_files_folders_and_suites(tmp_path: Path) -> None:
     first, second = kept(tmp_path, a=50.0, b=60.0)
     (tmp_path / "c-suite").mkdir()
     kept(tmp_path / "c-suite", d=70.0)
+    (tmp_path / "a.logs").mkdir()
+    (tmp_path / "a.logs" / "trace.json").write_text("{}")
     runs = llmbench.load_runs(tmp_path)
     assert [run.run_id for run in runs] == ["a", "b", "d"]
     assert repr(llmbench.load_runs(str(second), first)) == "Runs(b, a)"

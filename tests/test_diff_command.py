@@ -142,7 +142,7 @@ def test_export_refuses_in_one_line(tmp_path: Path) -> None:
         (("--format", "xml"), 2, "there are csv, jsonl, parquet, pytorch"),
         (("--format", "csv", "--what", "runs"), 2, "there are rows, samples"),
         (("--format", "pytorch", "--what", "samples"), 2, "takes rows"),
-        (("--format", "csv", "--output", "no/such/folder/x.csv", "x.json"), 3, ""),
+        (("--format", "csv", "--output", "rows.csv", "x.json"), 3, "x.json: No such file"),
     ):
         done = llmbench(tmp_path, "export", "old.json", *arguments)
         assert done.returncode == code, done.stderr
