@@ -25,7 +25,7 @@ class HuggingFaceModel(nn.Module):
     """One of transformers' models with a static cache for a fixed batch. `length`: positions that the cache holds."""
 
     def __init__(self, model: Any, batch: int, length: int) -> None:
-        """Makes the cache and fills it once with one token, so that its memory is taken before anything is compiled or timed."""
+        """Makes the cache and fills it once with a few tokens, so that its memory is taken before anything is compiled or timed."""
         super().__init__()
         self.inner = model
         self.vocab: int = model.config.get_text_config(decoder=True).vocab_size
@@ -35,8 +35,29 @@ class HuggingFaceModel(nn.Module):
         self.cache_name = next((name for name in ("cache", "past_key_values") if name in parameters), None)
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self.cache = self._make_cache()
-        with torch.no_grad():
-            self.prefill(torch.zeros((batch, 1), dtype=torch.int64, device=model.device))
+        self._positions = False
+        if "position_ids" in parameters:
+            self._positions = self._numbers_from_zero()
+        else:
+            with torch.no_grad():
+                self.prefill(torch.zeros((batch, 1), dtype=torch.int64, device=model.device))
+
+    @torch.no_grad()
+    def _numbers_from_zero(self) -> bool:
+        """Whether the model's own positions are 0, 1, 2, ..., as most are; some begin at 2, or count other things.
+
+        Then it is told them: to find them for itself, an older model asks the cache for its length as a number, which is only known on the
+        device, and so can't be compiled.
+        """
+        # From the middle of the vocabulary: the ids of padding and the like lie at its ends, and a pad has no position.
+        ids = (self.vocab // 2 + torch.arange(min(4, self.length), device=self.inner.device)) % self.vocab
+        ids = ids.expand(self.batch, -1)
+        own = self.prefill(ids, last_only=False)
+        self._positions = True
+        try:
+            return bool(torch.allclose(self.prefill(ids, last_only=False), own, rtol=1e-3, atol=1e-3 * float(own.float().std())))
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return False
 
     def _make_cache(self) -> Any:
         from transformers import StaticCache
@@ -58,15 +79,17 @@ class HuggingFaceModel(nn.Module):
         """Logits [B, T, vocab] after ids [B, T], [B, 1, vocab] with last_only; fills the cache from position 0."""
         for layer in self.cache.layers:
             layer.reset()
-        logits = self._forward(ids, self._last_only if last_only else {})
+        logits = self._forward(ids, torch.arange(ids.shape[1], device=ids.device), self._last_only if last_only else {})
         return logits[:, -1:] if last_only else logits
 
     def step(self, ids: Tensor, input_pos: Tensor) -> Tensor:
-        """Logits [B, 1, vocab] after ids [B, 1]. input_pos [1] is one past the last position that the cache was given, and so not needed: the
-        cache counts on the device, and how a model numbers its positions (some begin at 2) is its own affair."""
-        return self._forward(ids, {})
+        """Logits [B, 1, vocab] after ids [B, 1] at position input_pos [1], which is one past the last that the cache was given: it counts for
+        itself where to write."""
+        return self._forward(ids, input_pos, {})
 
-    def _forward(self, ids: Tensor, more: dict[str, Any]) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, more: dict[str, Any]) -> Tensor:
+        if self._positions:
+            more = {**more, "position_ids": positions[None].expand(ids.shape[0], -1)}
         return self.inner(input_ids=ids, **{str(self.cache_name): self.cache}, use_cache=True, return_dict=True, **more).logits
 
     def weights_bytes(self) -> int:
