@@ -23,8 +23,8 @@ from llmbench.views.text import plain
 FORMATS = ("csv", "jsonl", "parquet", "pytorch")
 WHAT = ("rows", "samples")
 
-#: Metric of the database -> a row's values, one for each process that has one. The first three are named as PyTorch's own gpt-fast benchmark
-#: names them, which defines tokens/s as llmbench does.
+#: Metric of the database -> a row's values, one for each process that has one. The first three go by the names that PyTorch's own gpt-fast
+#: benchmark gives them. Its tokens/s is this one; its bandwidth counts the weights alone, its compile time a generation too.
 _PYTORCH_METRICS: dict[str, Callable[[Run, Row, RowSummary], list[float | None]]] = {
     "token_per_sec": lambda run, row, summary: [*METRICS["tokens"].values(run, row)],
     "memory_bandwidth(GB/s)": lambda run, row, summary: [_bandwidth(run, summary)],
