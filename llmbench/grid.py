@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +196,21 @@ def measure(suite: Suite, progress: Starts, announce: Callable[[str, Prepared], 
         except SetupError as error:  # the run file could not be begun
             suite.measured.pop()
             suite.failures.append(f"{cell.words}: {error}")
+        except Exception as error:  # a fault of ours that this model brought out: the others don't wait for its being mended
+            traceback.print_exc()
+            _forget_empty(suite, cell)
+            suite.failures.append(f"{cell.words or cell.options.model}: {type(error).__name__}: {error}"[:400])
         done += 1
+
+
+def _forget_empty(suite: Suite, cell: Cell) -> None:
+    """Takes back a run file that was reserved and never written: an empty file would puzzle every later reader."""
+    assert suite.folder is not None
+    path = suite.folder / cell.file if cell.file is not None else None
+    if path is not None and path.exists() and path.stat().st_size == 0:
+        files.forget(path)
+        suite.measured = [entry for entry in suite.measured if entry[0] != path]
+        cell.file = None
 
 
 def _measure_one(

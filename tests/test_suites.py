@@ -180,3 +180,40 @@ def test_a_trace_is_written_beside_the_run_file_and_said_where_there_is_none(tmp
         assert any("aten::" in event.get("name", "") for event in json.load(file)["traceEvents"])
     assert fake.blocks[0].trace is None
     assert "fake: no trace: this engine writes no trace" in done.stderr
+
+
+def test_a_fault_of_our_own_in_one_run_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from llmbench import grid
+    from llmbench.protocol import Plan
+    from llmbench.views.progress import Silent
+
+    options = Options(
+        str(tiny_folder(tmp_path)), engines="fake", load_format="dummy", home=tmp_path, plan=Plan(rounds=1, num_iters=1, num_iters_warmup=1)
+    )
+    suite = grid.settle(grid.expand(options, {"max_new_tokens": "2,3", "input_len": "4"}))
+    original = grid.execute
+
+    def broken(prepared: Any, *arguments: Any) -> Any:
+        if prepared.run.request.max_new_tokens == 2:
+            raise KeyError("broken")
+        return original(prepared, *arguments)
+
+    monkeypatch.setattr(grid, "execute", broken)
+    grid.measure(suite, Silent(), lambda words, prepared: None)
+    assert suite.failures == ["2 new tokens: KeyError: 'broken'"]
+    assert suite.folder is not None
+    assert [run.request.max_new_tokens for run in runs_in(suite.folder)] == [3]
+    assert "Traceback" in capsys.readouterr().err
+    assert [row.status for run in suite.runs if run.request.max_new_tokens == 3 for row in run.rows] == [Status.OK]
+    assert suite.exit_code == 3
+
+
+def test_what_needs_cuda_is_an_unavailable_row_on_the_cpu(tmp_path: Path) -> None:
+    write(tmp_path, shape("small-one"))
+    done = llmbench(tmp_path, "compare", "--suite", "mine.toml", "--engines", "fake,cudagraphs", "--device", "cpu", "-q")
+    assert done.returncode == 3, done.stderr
+    (run,) = runs_in(folder_of(tmp_path))
+    assert [row.status for row in run.rows] == [Status.OK, Status.UNAVAILABLE]
+    assert "does not run on cpu" in str(run.rows[1].reason)
