@@ -33,6 +33,8 @@ class Entry:
     speedup: float | None = None
     compile_s: float | None = None  # building and compiling, nothing kept from earlier
     memory_compression: float | None = None
+    speedup_low: float | None = None  # its interval; null together, where there was one round
+    speedup_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,19 @@ class VariantSummary:
     def speedup(self) -> float | None:
         """Geometric mean of the speedups of the models that passed, none of them clipped."""
         return geometric_mean(self.figures("speedup"))
+
+    @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """Geometric means of the ends of the models' intervals, which holds wherever all of those do; null where a model has none.
+
+        It covers what varied within the runs of exactly these models. What other models would give is not in it.
+        """
+        if not self.figures("speedup") or any(
+            len(self.figures(end)) < len(self.figures("speedup")) for end in ("speedup_low", "speedup_high")
+        ):
+            return None
+        low, high = geometric_mean(self.figures("speedup_low")), geometric_mean(self.figures("speedup_high"))
+        return None if low is None or high is None else (low, high)
 
     @property
     def compile_s(self) -> float | None:
@@ -164,30 +179,34 @@ def _is_unmeasured(run: Run) -> bool:
 def _by_dtype(runs: list[Run]) -> list[list[Run]]:
     """Several dtypes of one model are several summaries; models that each came with a dtype of their own are one."""
     dtypes = dict.fromkeys(run.dtype for run in runs)
-    if all(len({run.dtype for run in runs if model_name(run) == name}) == 1 for name in map(model_name, runs)):
+    if all(len({run.dtype for run in runs if model_name(run) == model}) == 1 for model in map(model_name, runs)):
         return [runs]
     return [[run for run in runs if run.dtype == dtype] for dtype in dtypes]
 
 
 def model_name(run: Run) -> str:
-    """The model as this page tells it from others: random weights at its shape are another one."""
+    """The model as views tell it from others: random weights at its shape are another one."""
     return f"{run.model.name} (random weights)" if run.model.load_format == "dummy" else run.model.name
 
 
 def _summarise(runs: list[Run]) -> SuiteSummary:
+    known = {model_name(run) for run in runs}
+    both = {run.model.name for run in runs if run.model.load_format == "dummy" and run.model.name in known}
+    # Where all of a name's weights are random, the name alone tells it.
+    names = {model_name(run): model_name(run) if run.model.name in both else run.model.name for run in runs}
     latest: dict[str, Run] = {}
     notes = []
     for run in sorted(runs, key=lambda run: run.started_at):
         before = latest.get(model_name(run))
         if before is not None:
-            notes.append(f"{model_name(run)} was run again: {run.run_id} counts, {before.run_id} doesn't")
+            notes.append(f"{names[model_name(run)]} was run again: {run.run_id} counts, {before.run_id} doesn't")
         latest[model_name(run)] = run
     counted = [run for run in runs if latest[model_name(run)] is run]
     entries: dict[str, list[Entry]] = {}
     for run in counted:
         for summary, start in zip(summarise(run), start_ups(run), strict=True):
-            entries.setdefault(summary.label, []).append(_entry(model_name(run), summary, start.cold))
-    models = tuple(map(model_name, counted))
+            entries.setdefault(summary.label, []).append(_entry(names[model_name(run)], summary, start.cold))
+    models = tuple(names[model_name(run)] for run in counted)
     for label, found in entries.items():
         missing = [model for model in models if model not in {entry.model for entry in found}]
         if missing:
@@ -202,7 +221,18 @@ def _entry(model: str, row: RowSummary, cold: Start | None) -> Entry:
     if not passed:
         return Entry(model, row.status, row.reason, False, row.is_baseline)
     compile_s = None if cold is None or cold.compile_s is None else (cold.build_s or 0.0) + cold.compile_s
-    return Entry(model, row.status, row.reason, True, row.is_baseline, row.speedup, compile_s, row.memory_compression)
+    return Entry(
+        model,
+        row.status,
+        row.reason,
+        True,
+        row.is_baseline,
+        row.speedup,
+        compile_s,
+        row.memory_compression,
+        row.speedup_low,
+        row.speedup_high,
+    )
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -17,13 +17,15 @@ from llmbench.results.suite_summary import (
 )
 from llmbench.views import fields
 from llmbench.views.table import Page, page
-from llmbench.views.text import DASH, number, plain, plural
+from llmbench.views.text import DASH, number, plain, plural, shorten
 
 WHAT_IS_SUMMED = (
     "pass rate: models whose row is ok / models run. speedup: geometric mean of the ratios to the baseline, over models that passed, none clipped. "
     "compile s: arithmetic mean of building and compiling from nothing. memory compression: arithmetic mean of the baseline's steady peak / this "
     "variant's."
 )
+
+_REASON = 120  # characters
 
 
 def render_suite(runs: Sequence[Run], format: str = "table", *, width: int = 80, color: bool = False) -> str:
@@ -50,14 +52,9 @@ def _summary(summary: SuiteSummary, out: Page) -> None:
     out.line(" · ".join((plain(" and ".join(summary.dtypes)), fields.device_words(run), words)))
     out.grid(
         [("engine", True), ("pass rate", False), ("speedup", False), ("compile\ns", False), ("memory\ncompression", False)],
-        [_cells(variant) for variant in summary.variants],
+        [summary_cells(variant) for variant in summary.variants],
     )
-    notes = [
-        f"{plain(variant.label)} on {plain(entry.model)}: {entry.status.words}{f': {plain(entry.reason)}' if entry.reason else ''}"
-        for variant in summary.variants
-        for entry in variant.entries
-        if not entry.passed
-    ]
+    notes = _failures(summary)
     for variant in summary.variants:
         without = variant.passed - len(variant.figures("speedup"))
         if without and variant.figures("speedup"):
@@ -67,7 +64,19 @@ def _summary(summary: SuiteSummary, out: Page) -> None:
     _worst(worst_models(summary), out)
 
 
-def _cells(variant: VariantSummary) -> list[str]:
+def _failures(summary: SuiteSummary) -> list[str]:
+    """One line for each way that a model failed; the runs' own tables say all of a long reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for variant in summary.variants:
+        for entry in variant.entries:
+            if not entry.passed:
+                why = f"{entry.status.words}{f': {shorten(plain(entry.reason), _REASON)}' if entry.reason else ''}"
+                found.setdefault((plain(entry.model), why), []).append(plain(variant.label))
+    return [f"{model}: {why} ({', '.join(labels)})" for (model, why), labels in found.items()]
+
+
+def summary_cells(variant: VariantSummary) -> list[str]:
+    """A variant's line as people read it: label, pass rate, speedup, compile seconds, memory compression."""
     rate = variant.pass_rate
     passed = DASH if rate is None else f"{100 * rate:.0f} %, {variant.passed}/{len(variant.entries)}"
     speedup = "baseline" if variant.is_baseline else DASH if variant.speedup is None else f"{number(variant.speedup)}x"
@@ -89,10 +98,8 @@ def _worst(found: Sequence[Worst], out: Page) -> None:
         [("engine", True), ("worst by", True), ("models", True)],
         [[plain(label), metrics[metric], ", ".join(models)] for (label, metric), models in by_cell.items()],
     )
-    if any(one.beyond for one in found):
-        out.notes(
-            [
-                f"!: a speedup under {number(LEAST_SPEEDUP, 2)}, over {MOST_COMPILE_S:.0f} s of compiling, "
-                f"or a compression under {number(LEAST_COMPRESSION, 1)}"
-            ]
-        )
+    limits = (
+        f"!: a speedup under {number(LEAST_SPEEDUP, 2)}, over {MOST_COMPILE_S:.0f} s of compiling, "
+        f"or a compression under {number(LEAST_COMPRESSION, 1)}"
+    )
+    out.notes([limits] if any(one.beyond for one in found) else [])

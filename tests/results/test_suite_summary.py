@@ -133,6 +133,13 @@ def test_a_model_that_was_run_again_counts_once() -> None:
     assert summary.notes == ("a was run again: new counts, old doesn't",)
 
 
+def test_random_weights_are_another_model_than_the_checkpoint() -> None:
+    runs = [*suite()[:1], *suite()[:1]]
+    runs[1].model.load_format = "dummy"
+    assert summarise_suite(runs)[0].models == ("a", "a (random weights)")
+    assert summarise_suite(runs[1:])[0].models == ("a",)
+
+
 def test_a_variant_that_was_not_asked_for_is_told() -> None:
     runs = [*suite()[:1], model_run("d")]
     (summary,) = summarise_suite(runs)

@@ -20,10 +20,17 @@ def test_every_number_and_what_failed() -> None:
     text = render_suite(suite(), width=120)
     line = next(line for line in text.splitlines() if line.startswith("torch-compile"))
     assert line.split() == ["torch-compile", "50", "%,", "1/2", "0.500x", "30.0", "2.00x"]
-    assert "torch-compile on b: crashed: signal 11" in text
+    assert "b: crashed: signal 11 (torch-compile)" in text
     assert "a 0.500x !" in text
     assert "!: a speedup under 0.95, over 120 s of compiling, or a compression under 0.9" in text
     assert "2 models together" in text
+
+
+def test_a_model_that_failed_everywhere_for_one_reason_is_one_line() -> None:
+    runs = suite()
+    runs[1] = make_run([failed_row(label, reason="x" * 500) for label in ("eager", "torch-compile")], name="b")
+    text = render_suite(runs, "markdown")
+    assert f"- b: crashed: {'x' * 119}… (eager, torch-compile)" in text
 
 
 def test_markdown() -> None:
