@@ -5,7 +5,6 @@ isn't here. The job is settled as `compare` settles it, so that a later run with
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,8 +45,7 @@ def build(options: Options, targets: Sequence[str], say: Callable[[str], None]) 
 
     targets: hardware by name, llmbench.hardware's; empty: this machine's device.
     """
-    _check_targets(options, targets)
-    prepared = prepare(options, say=say, building_for=tuple(targets))
+    prepared = prepare(options, say=say, building_for=_targets(options, targets))
     interpreters = {entry.spec.name: entry.python for entry in prepared.contestants if entry.python}
     provider = Provider(Store(options.home / "engines"), worker_environment, options.plan.timeout_s, interpreters, say)
     return [_build(entry, provider, options.home / "results" / "build.logs") for entry in prepared.contestants]
@@ -59,10 +57,12 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 0 if good == len(outcomes) else 3 if good else 1
 
 
-def _check_targets(options: Options, targets: Sequence[str]) -> None:
-    """Names that nobody knows, and engines that build for the machine's own device alone, are told before anything is looked at."""
+def _targets(options: Options, targets: Sequence[str]) -> tuple[str, ...]:
+    """The names as the profiles have them, each once. Unknown ones, and engines that build for the machine's own device alone, are told before
+    anything is looked at."""
     if not targets:
-        return
+        return ()
+    from llmbench import hardware
     from llmbench.variants import parse_variants
 
     try:
@@ -74,11 +74,8 @@ def _check_targets(options: Options, targets: Sequence[str]) -> None:
             able = [name for name, other in registry.engines().items() if other.targets]
             raise UsageError(f"--target: {spec.name} builds for the device that is here and no other; {', '.join(able)} can")
     try:
-        for name in targets:
-            importlib.import_module("llmbench.hardware").find(name)
-    except ModuleNotFoundError:
-        raise UsageError("--target: this version of llmbench knows no hardware by name") from None
-    except ValueError as error:
+        return tuple(dict.fromkeys(hardware.find(name).name for name in targets))
+    except hardware.UnknownHardware as error:
         raise UsageError(f"--target: {error}") from None
 
 

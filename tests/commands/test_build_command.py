@@ -63,6 +63,18 @@ def test_built_then_found_then_loaded_by_a_run(tmp_path: Path) -> None:
     assert (block.artifact.key, block.artifact.hit) == (first["key"], True)
 
 
+def test_for_hardware_that_is_not_here(tmp_path: Path) -> None:
+    """No GPU is asked for, an alias means the same card, and what is built for two serves one."""
+    done = build(tmp_path, ONE, "--target", "rtx-4090,RTX 3090,4090", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (both,) = outcomes(done)
+    assert both["targets"] == ["rtx-3090", "rtx-4090"]
+    (one,) = outcomes(build(tmp_path, ONE, "--target", "4090", "--format", "json"))
+    assert (one["key"], one["hit"]) == (both["key"], True)
+    (here,) = outcomes(build(tmp_path, ONE, "--format", "json"))
+    assert (here["targets"], here["hit"]) == (["any"], False)
+
+
 def test_a_changed_weight_is_built_anew(tmp_path: Path) -> None:
     """Real weights on disk, one bit of which changes."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
@@ -114,6 +126,7 @@ def test_some_and_none(tmp_path: Path) -> None:
         (ONE, ("--format", "xml"), "there are table and json"),
         (ONE, ("--target", ","), "--target names nothing"),
         ("eager", ("--target", "rtx-4090"), "eager builds for the device that is here and no other"),
+        (ONE, ("--target", "rtx-4091"), "unknown hardware 'rtx-4091'; did you mean"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path: Path, engine: str, more: tuple[object, ...], why: str) -> None:
