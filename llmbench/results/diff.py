@@ -292,15 +292,18 @@ def _exact(
     threshold: float | None,
 ) -> RowDiff:
     """A figure that is computed, not timed: it is what it is, so a difference beyond min_effect is one."""
-    ratio = new / old
-    worsening = 1 / ratio if metric.higher_is_better else ratio
-    change = Change.WORSE if worsening > 1 + min_effect else Change.BETTER if 1 / worsening > 1 + min_effect else Change.SAME
+    before, now = (1 / old, 1 / new) if metric.higher_is_better else (old, new)
+
+    def is_worse(by: float) -> bool:
+        return now > before * (1 + by)
+
+    change = Change.WORSE if is_worse(min_effect) else Change.BETTER if before > now * (1 + min_effect) else Change.SAME
     return RowDiff(
         *shown,
-        ratio,
+        new / old,
         change=change,
         reason="computed once from the same ids: no interval",
-        beyond=threshold is not None and worsening > 1 + max(threshold, min_effect),
+        beyond=threshold is not None and is_worse(max(threshold, min_effect)),
     )
 
 

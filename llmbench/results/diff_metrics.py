@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class Metric:
 def _of_blocks(figure: Callable[[Run, Block], float | None]) -> Callable[[Run, Row], list[float]]:
     def values(run: Run, row: Row) -> list[float]:
         found = (figure(run, block) for block in good_blocks(run, row))
-        return [value for value in found if value is not None and value > 0]
+        return [value for value in found if value is not None and 0 < value < math.inf]
 
     return values
 
@@ -52,7 +53,7 @@ def _speedups(run: Run, row: Row) -> list[float]:
 
 def _cold(run: Run, row: Row) -> list[float]:
     found = next((entry.cold for entry in start_ups(run) if entry.label == row.variant.label), None)
-    return [found.ready_s] if found is not None and found.ready_s else []
+    return [found.ready_s] if found is not None and found.ready_s and found.ready_s < math.inf else []
 
 
 def _warm(run: Run, block: Block) -> float | None:

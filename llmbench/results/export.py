@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,7 +117,7 @@ def pytorch_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
             verdict = {"status": summary.status.value, "reason": plain(summary.reason or ""), "accuracy": summary.accuracy or "not checked"}
             records.append({**shared, "metric": {"name": "passed", "benchmark_values": [float(good)], "extra_info": verdict}})
             for name, values in _PYTORCH_METRICS.items() if good else ():
-                found = [float(value) for value in values(run, row, summary) if value is not None]
+                found = [float(value) for value in values(run, row, summary) if value is not None and math.isfinite(value)]
                 if found:
                     records.append({**shared, "metric": {"name": name, "benchmark_values": found}})
     return records

@@ -70,7 +70,7 @@ def compare_unpaired(
     Fewer than two values on a side: no interval, no verdict.
     """
     if min(len(new), len(old)) < 2:
-        ratio = math.exp(statistics.fmean(map(math.log, new)) - statistics.fmean(map(math.log, old)))
+        ratio = _exp(statistics.fmean(map(math.log, new)) - statistics.fmean(map(math.log, old)))
         sides = " and ".join(side for side, values in (("the old", old), ("the new", new)) if len(values) < 2)
         return Shift(ratio, reason=f"one value on {sides} side: no interval, no verdict")
     mean, half = welch(new, old, confidence, comparisons)

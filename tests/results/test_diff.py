@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
 from typing import Any
 
@@ -13,7 +14,9 @@ from views.make_runs import make_run
 from llmbench.protocol import Accuracy, EngineReport, Request, Run, Sampling, Status
 from llmbench.results.diff import Diff, Incomparable, RowDiff, diff
 from llmbench.results.diff_metrics import METRICS
+from llmbench.results.export import export_bytes
 from llmbench.results.unpaired import Change
+from llmbench.views.diff_table import render_diff
 
 
 def pair(old: float = 100.0, new: float = 100.0, **fields: Any) -> tuple[Run, Run]:
@@ -276,3 +279,16 @@ def test_an_interrupted_rows_good_blocks_count() -> None:
     old, new = pair(100.0, 90.0)
     new.rows[1].status = Status.INTERRUPTED
     assert diff([old], [new], threshold=0.03).exit_code == 1
+
+
+def test_absurd_figures_of_a_hostile_file_break_nothing() -> None:
+    old, new = run_at({"eager": [1e-9, 1e9]}), run_at({"eager": [1e9, 1e-9]})
+    for run, huge in ((old, 1e308), (new, 1e-308)):
+        run.rows[0].blocks[0].accuracy = Accuracy("logits", True, error=huge, quality_kl=-huge)
+        for block in run.rows[0].blocks:
+            block.load_s = block.start_s = huge
+    for runs in ([old], [new]), ([new], [old]), ([old, old], [new, new]):
+        found = diff(*runs, metrics=list(METRICS), threshold=0.03)
+        json.loads(render_diff(found, "json"), parse_constant=lambda text: pytest.fail(text))
+        render_diff(found)
+    json.loads(export_bytes([old], "pytorch"), parse_constant=lambda text: pytest.fail(text))
