@@ -185,6 +185,8 @@ def compare(
     from llmbench.views.text import ViewError
 
     signal.signal(signal.SIGTERM, _terminate)
+    if _source(context, "rounds") == "COMMANDLINE" and _source(context, "quick") == "DEFAULT_MAP":
+        quick = False  # the suite's one round gives way to the rounds that are asked for here
     try:
         plan = Plan(
             rounds=1 if quick else rounds,
@@ -236,7 +238,7 @@ def compare(
         old = load(resume) if resume is not None else None
         if old is not None:
             options = options_of(old, options)
-        if quick and str(context.get_parameter_source("rounds")).endswith("COMMANDLINE") and rounds != 1:
+        if quick and _source(context, "rounds") == "COMMANDLINE" and rounds != 1:
             fail(f"--quick is one round, --rounds {rounds} are more; leave one of them out", 2)
         check_outputs(output, chart)
         progress = make_progress(quiet, sys.stderr)
@@ -276,9 +278,14 @@ def compare(
 _BESIDE_RESUME = {"resume", "time_budget", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
 
 
+def _source(context: typer.Context, name: str) -> str:
+    """Where an option's value came from: COMMANDLINE, DEFAULT_MAP (a suite), DEFAULT, ..."""
+    return str(context.get_parameter_source(name)).rpartition(".")[2]
+
+
 def _check_resume(context: typer.Context) -> None:
     """Refuses options that --resume would pass over in silence."""
-    given = [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    given = [name for name in context.params if _source(context, name) == "COMMANDLINE"]
     settled = ["--" + name.replace("_", "-") for name in given if name not in _BESIDE_RESUME]
     if settled:
         fail(f"{' and '.join(settled)} come{'s' if len(settled) == 1 else ''} from the run file with --resume; leave it out", 2)

@@ -18,7 +18,7 @@ from llmbench.protocol import Run, Status
 from llmbench.results.files import load
 from llmbench.suite_plan import NAME
 
-QUICK = "rounds = 1\nnum-iters = 1\nnum-iters-warmup = 1\n"
+QUICK = "quick = true\nnum-iters = 1\nnum-iters-warmup = 1\n"
 
 
 def toml(value: Any) -> str:
@@ -75,6 +75,8 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = runs_in(folder_of(tmp_path))
     assert (run.model.name, run.request.max_new_tokens, len(run.rows)) == ("small-two", 5, 2)
+    done = llmbench(tmp_path, "compare", "--suite", "mine.toml", "--dry-run", "--rounds", 3)
+    assert "3 rounds x (1 warm-up + 1 sample)" in done.stdout
     done = llmbench(tmp_path, "compare", "--suite", "mine.toml", "--dry-run")
     assert "run 2 of 2: small-two" in done.stdout
     assert len(list((tmp_path / "results").iterdir())) == 1

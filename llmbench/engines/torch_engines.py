@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -221,6 +222,8 @@ class TorchEngine:
             import triton
 
             found["triton"] = str(triton.__version__)
+        if "transformers" in sys.modules:  # its model is run
+            found["transformers"] = str(sys.modules["transformers"].__version__)
         return found
 
     def synchronize(self) -> None:
