@@ -290,7 +290,10 @@ def reopen(folder: Path, given: Options, *, say: Callable[[str], None] = lambda 
             suite.missing.append((cell, not_here(cell.options, str(error))))
             continue
         if old is not None:
-            continue_from(prepared, old)
+            try:
+                continue_from(prepared, old)
+            except UsageError as error:
+                raise UsageError(f"{cell.file}: {error}") from None
         suite.settled.append((cell, prepared))
     return suite
 
@@ -300,15 +303,17 @@ def _read_begun(folder: Path, cell: Cell) -> Run | None:
     if cell.file is None:
         return None
     path = folder / cell.file
-    try:
-        run = files.load(path)
-    except files.RunFileError:  # killed between reserving and writing
-        run = None
-    if run is None or not run.model.path:  # or of a model that wasn't there, which may be there now
-        files.forget(path)
-        cell.file = None
-        return None
-    return run
+    if path.exists() and path.stat().st_size:
+        try:
+            run = files.load(path)
+        except files.RunFileError as error:
+            raise UsageError(f"{error}; take it out of the way to have it measured anew") from None
+        if run.model.path:
+            return run
+    # Killed between reserving and writing; or of a model that wasn't there, which may be there now.
+    files.forget(path)
+    cell.file = None
+    return None
 
 
 def _forget_unbegun(suite: Suite) -> None:

@@ -171,6 +171,37 @@ def test_a_folder_that_is_no_suites(tmp_path: Path, text: str | None, words: str
     assert "\n" not in str(caught.value)
 
 
+def test_resuming_takes_away_no_run_file_that_it_can_not_read(tmp_path: Path) -> None:
+    write(tmp_path, shape("small-one"), shape("small-two"))
+    assert llmbench(tmp_path, "compare", "--suite", "mine.toml", "-q").returncode == 0
+    first, second = sorted(folder_of(tmp_path).glob("*.json"))
+    first.write_text("not a run")
+    done = llmbench(tmp_path, "compare", "--resume", folder_of(tmp_path))
+    assert done.returncode == 2
+    assert f"{first.name}: not JSON that llmbench reads" in done.stderr
+    assert "take it out of the way" in done.stderr
+    assert first.read_text() == "not a run"
+    first.unlink()
+    data = json.loads(second.read_text())
+    data["rows"][0]["blocks"], data["finished_at"], data["model"]["identity"] = [], None, "another"
+    second.write_text(json.dumps(data))
+    done = llmbench(tmp_path, "compare", "--resume", folder_of(tmp_path))
+    assert done.returncode == 2
+    assert f"{second.name}: this run can't be resumed: its checkpoint was another" in done.stderr
+
+
+def test_a_shape_is_kept_in_checkpoints_and_nowhere_else(tmp_path: Path) -> None:
+    from llmbench.checkpoints.errors import CheckpointError
+    from llmbench.checkpoints.fetch import from_shape
+
+    with pytest.raises(CheckpointError, match="a shape can't be called"):
+        from_shape("../../outside", CONFIG, home=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    found = from_shape("inside", CONFIG, home=tmp_path)
+    assert Path(found.ref.path).parent == tmp_path / "checkpoints"
+    assert from_shape("inside", {**CONFIG, "num_hidden_layers": 3}, home=tmp_path).ref.path != found.ref.path
+
+
 def test_a_trace_is_written_beside_the_run_file_and_said_where_there_is_none(tmp_path: Path) -> None:
     fixed = ("--model", tiny_folder(tmp_path), "--load-format", "dummy", "--input-len", 4, "-n", 4, "--quick", "--num-iters", 1)
     done = llmbench(tmp_path, "compare", *fixed, "--engines", "eager,fake", "--profile")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -154,6 +155,8 @@ def from_shape(name: str, shape: Mapping[str, Any], *, home: Path, dummy_seed: i
 
     Raises CheckpointError for a shape that nothing could be built from, or where the folder can't be written.
     """
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", name) is None:
+        raise CheckpointError(f"a shape can't be called {shown(name)}: letters, digits, '.', '_' and '-'")
     source = f"random weights, seed {dummy_seed}, at a shape of the suite's"
     digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:8]
     folder = Path(home).absolute() / "checkpoints" / f"{name}{SHAPE}{digest}"
