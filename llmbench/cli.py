@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmbench.commands import build, cache
+from llmbench.commands.dashboard import dashboard
 from llmbench.commands.diff import diff
 from llmbench.commands.export import export
 from llmbench.console import (
@@ -422,6 +423,7 @@ def plot(
     raise typer.Exit(3 if unreadable else 0)
 
 
+app.command()(dashboard)
 app.command()(diff)
 app.command()(export)
 

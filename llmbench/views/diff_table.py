@@ -49,7 +49,7 @@ def _pair(pair: PairDiff, diff: Diff, out: Page) -> None:
         out.grid(
             [("engine", True), (f"old {metric.title}", False), (f"new {metric.title}", False), ("new / old", False), ("verdict", True)],
             [
-                [plain(row.label), _value(row.old, metric), _value(row.new, metric), _ratio(row), _verdict(row, metric, diff)]
+                [plain(row.label), _value(row.old, metric), _value(row.new, metric), ratio_words(row), _verdict(row, metric, diff)]
                 for row in rows
             ],
         )
@@ -76,7 +76,8 @@ def _value(value: float | None, metric: Metric) -> str:
     return number(None if value is None else value * metric.scale, 4)
 
 
-def _ratio(row: RowDiff) -> str:
+def ratio_words(row: RowDiff) -> str:
+    """`1.02x [0.99, 1.05]`, without the interval where there is none."""
     if row.ratio is None:
         return DASH
     if row.low is None or row.high is None:
@@ -105,7 +106,7 @@ def gate_words(diff: Diff) -> str:
     several = len(diff.pairs) > 1
     named = [
         f"{plain(row.label)}{f' on {_run_words(pair)}' if several else ''} "
-        f"({'broken' if row.broke else f'{METRICS[row.metric].title} {_ratio(row)}'})"
+        f"({'broken' if row.broke else f'{METRICS[row.metric].title} {ratio_words(row)}'})"
         for pair, row in diff.regressions
     ]
     if named:
