@@ -66,17 +66,19 @@ BUILT_IN = (
     ),
     EngineSpec(
         name="torch-compile",
-        target="llmbench.engines.torch_engines:TorchCompileEngine",
+        target="llmbench.engines.torch_start:StartableTorchCompileEngine",
         summary="the same loop with prefill and decode step under torch.compile (CUDA graphs where there are any)",
         requires=("torch",),
         extra="torch-compile",
         needs_compiler=True,
         compiles=True,
+        artifact=True,
         not_run_on="CUDA",
         options={
             "model": _MODEL,
             "mode": "torch.compile's mode: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs",
             "regional": _REGIONAL,
+            "start": "what a process has of an earlier one's compiling: disk (default), cold, bundle, aot; the last two build an artifact",
         },
     ),
     EngineSpec(
