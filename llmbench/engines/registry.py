@@ -54,6 +54,12 @@ class Problem:
 _MODEL = "whose model is run: own, or transformers; own where llmbench knows the family"
 _REGIONAL = "true: all layers are calls of one compiled function, so there is less to compile"
 
+_TENSORRT = {
+    "kv_cache": "copied (default): from one buffer to the other; in-place: written by TensorRT's own cache layers",
+    "workspace_mib": "scratch memory that a kernel may want while it is built, in MiB",
+    "cuda_graph": "false: a step's kernels are launched one by one; true is the default",
+}
+
 BUILT_IN = (
     EngineSpec(
         name="eager",
@@ -158,6 +164,38 @@ BUILT_IN = (
         artifact=True,
         measured=False,
         default=False,
+    ),
+    EngineSpec(
+        name="tensorrt-rtx",
+        target="llmbench.engines.tensorrt.engine:TensorRTForRTXEngine",
+        summary="TensorRT for RTX on the exported graph: plans for GeForce and workstation cards, built on any machine",
+        requires=("torch", "tensorrt_rtx_bindings"),
+        extra="tensorrt-rtx",
+        devices=("cuda",),
+        compiles=True,
+        artifact=True,
+        source="onnx-graph",
+        targets=True,
+        default=False,
+        not_run_on="a GPU",
+        options={
+            **_TENSORRT,
+            "runtime_cache": "false: each process compiles its kernels anew; true (default): a run's later ones find the first one's",
+            "specialization": "of kernels for the shapes at hand: eager (default), lazy (beside the first tokens), none",
+        },
+    ),
+    EngineSpec(
+        name="tensorrt",
+        target="llmbench.engines.tensorrt.engine:ClassicTensorRTEngine",
+        summary="TensorRT on the exported graph: plans built on the very GPU that runs them, data-centre cards included",
+        requires=("torch", "tensorrt"),
+        extra="tensorrt",
+        devices=("cuda",),
+        artifact=True,
+        source="onnx-graph",
+        default=False,
+        not_run_on="any device",
+        options=_TENSORRT,
     ),
     EngineSpec(
         name="fake",
