@@ -36,7 +36,7 @@ class _Decoder:
     def __init__(self, model: Transformer, folder: Path, batch: int, length: int) -> None:
         self.model, self.config, self.batch, self.length = model, model.config, batch, length
         self.folder = folder
-        self.kind: int = ONNX_TYPES[model.dtype]
+        self.kind: int = ONNX_TYPES[model.norm.weight.dtype]
         self.g = GraphWriter(folder)
 
     def write(self) -> GraphInfo:
@@ -68,7 +68,7 @@ class _Decoder:
             length=self.length,
             vocab=config.vocab,
             batch=self.batch,
-            dtype=str(self.model.dtype).removeprefix("torch."),
+            dtype=str(self.model.norm.weight.dtype).removeprefix("torch."),
             window=config.sliding_window,
             heads=config.heads,
             weights_bytes=g.weights_bytes,
