@@ -56,12 +56,11 @@ def byte_count(text: str) -> int:
 @app.command(name="ls")
 def list_artifacts(format: Format = "table") -> None:
     """List artifacts: size, last use, what each was built for; and what was set aside or left over."""
-    from llmbench.artifact_care import survey
     from llmbench.views.artifact_listing import listing_data, listing_table
 
     _check(format)
     store = _store()
-    kept = survey(store)
+    kept = _survey(store)
     if format == "json":
         typer.echo(json.dumps(listing_data(kept, str(store.root)), indent=1))
     else:
@@ -75,7 +74,7 @@ def verify(
     format: Format = "table",
 ) -> None:
     """Read every byte and compare it with the manifests. Exit code 1 where an artifact is broken."""
-    from llmbench.artifact_care import Kind, survey
+    from llmbench.artifact_care import Kind
     from llmbench.artifact_care import verify as verify_all
     from llmbench.artifact_manifest import ArtifactError
     from llmbench.protocol import encode
@@ -83,7 +82,7 @@ def verify(
 
     _check(format)
     store = _store()
-    kept = [entry for entry in survey(store) if entry.kind in (Kind.ARTIFACT, Kind.BROKEN)]
+    kept = [entry for entry in _survey(store) if entry.kind in (Kind.ARTIFACT, Kind.BROKEN)]
     verdicts = []
     try:
         for verdict in verify_all(store, _named(kept, keys) if keys else kept, repair=repair, say=_say):
@@ -123,7 +122,10 @@ def prune(
     store = _store()
     limits = age_s(older_than) if older_than is not None else None, byte_count(max_size) if max_size is not None else None
     rules = Rules(*limits, stale=_stale(store, python or []) if stale else {}, aside=aside)
-    removals = prune_all(store, rules, dry_run=dry_run)
+    try:
+        removals = prune_all(store, rules, dry_run=dry_run)
+    except OSError as error:
+        fail(f"{error.filename or store.root} can't be read: {error.strerror or error}", 1)
     if format == "json":
         typer.echo(json.dumps([removal_data(removal) for removal in removals], indent=1))
     else:
@@ -144,11 +146,10 @@ def remove(
 ) -> None:
     """Remove artifacts by key. One that is being built or used is left, with exit code 1."""
     from llmbench.artifact_care import remove as remove_one
-    from llmbench.artifact_care import survey
     from llmbench.views.artifact_listing import removal_line
 
     store = _store()
-    removals = [remove_one(store, entry, dry_run=dry_run) for entry in _named(survey(store), keys)]
+    removals = [remove_one(store, entry, dry_run=dry_run) for entry in _named(_survey(store), keys)]
     for removal in removals:
         typer.echo(removal_line(removal, dry_run))
     raise typer.Exit(0 if dry_run or all(removal.removed for removal in removals) else 1)
@@ -161,13 +162,13 @@ def export_artifacts(
 ) -> None:
     """Write artifacts to one file, for `llmbench cache import` on another machine."""
     from llmbench.artifact_archive import export
-    from llmbench.artifact_care import CareError, survey
+    from llmbench.artifact_care import CareError
     from llmbench.views.text import plural, size
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         fail(f"--output {output} can't be written: {'it is a folder' if output.is_dir() else 'there is no such folder'}", 2)
     store = _store()
-    entries = _named(survey(store), keys)
+    entries = _named(_survey(store), keys)
     try:
         written = export(store, entries, output)
     except CareError as error:
@@ -208,6 +209,16 @@ def _store() -> Store:
     return Store(home() / "engines")
 
 
+def _survey(store: Store) -> list[Kept]:
+    """What the cache holds, where it can be read."""
+    from llmbench.artifact_care import survey
+
+    try:
+        return survey(store)
+    except OSError as error:
+        fail(f"{error.filename or store.root} can't be read: {error.strerror or error}", 1)
+
+
 def _named(kept: list[Kept], keys: list[str]) -> list[Kept]:
     """The artifacts that the user named, each once."""
     from llmbench.artifact_care import CareError, find
@@ -219,13 +230,13 @@ def _named(kept: list[Kept], keys: list[str]) -> list[Kept]:
 
 
 def _stale(store: Store, python: list[str]) -> dict[str, str]:
-    from llmbench.artifact_care import ask_installed, survey
+    from llmbench.artifact_care import ask_installed
     from llmbench.artifact_care import stale as find_stale
     from llmbench.engines.registry import engines
     from llmbench.machine import default_threads
     from llmbench.schedule import worker_environment
 
-    kept, known = survey(store), engines()
+    kept, known = _survey(store), engines()
     present = {entry.engine for entry in kept}
     for name in sorted(present - set(known)):
         _say(f"{name} is no engine of this llmbench, so its artifacts stay (cache rm removes them)")

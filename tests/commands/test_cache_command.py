@@ -166,6 +166,33 @@ def test_export_and_import(store: Store, tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_link_is_nothing_of_the_caches(tmp_path: Path) -> None:
+    (tmp_path / "engines/fake").mkdir(parents=True)
+    (tmp_path / "engines/fake/.aside").symlink_to(".aside")
+    done = llmbench(tmp_path, "cache", "ls")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "holds no artifacts" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["verify"], ["prune"], ["rm", "abcd"], ["export", "abcd", "-o", "x.tar"]])
+def test_a_disk_that_fails_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """An error of the device, which can't be had on a sound one."""
+    from llmbench import artifact_care
+    from llmbench.cli import app
+
+    def fail(store: Store) -> None:
+        raise OSError(5, "Input/output error", "/disk/engines")
+
+    monkeypatch.setattr(artifact_care, "survey", fail)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        app(["cache", *arguments])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "llmbench: /disk/engines can't be read: Input/output error\n"
+
+
 @given(st.integers(1, 10**6), st.sampled_from([("s", 1), ("m", 60), ("h", 3600), ("d", 86400), ("w", 604800)]))
 def test_ages(amount: int, unit: tuple[str, int]) -> None:
     assert age_s(f"{amount}{unit[0]}") == age_s(f" {amount} {unit[0].upper()} ") == amount * unit[1]
