@@ -36,6 +36,7 @@ class EngineSpec:
     targets: bool = False  # builds for hardware that isn't here
     default: bool = True  # measured when the user names no engines
     not_run_on: str | None = None  # what this project has not run it on yet, in words
+    written_against: str | None = None  # the release of its library whose API it follows, where it has not run at all
     options: dict[str, str] = field(default_factory=dict)  # variant options: name -> what it does
     reads_weights: bool = True  # false for the fake engine: no read-bandwidth limit applies
 
@@ -52,6 +53,13 @@ class Problem:
 
 
 _MODEL = "whose model is run: own, or transformers; own where llmbench knows the family"
+_GRAPHS = "CUDA graphs for the decode steps: true (default) or false"
+_KV_FRACTION = "of the GPU memory that is free, the most that its KV cache may take: 0.9"
+#: How to get what no extra can bring.
+TENSORRT_LLM_INSTALL = (
+    "in an interpreter of its own (Python 3.12, Linux, an NVIDIA GPU): pip install tensorrt_llm==1.2.1 from NVIDIA's package index, then "
+    "llmbench engines set tensorrt-llm PATH/bin/python; see docs/tensorrt-llm.md"
+)
 _REGIONAL = "true: all layers are calls of one compiled function, so there is less to compile"
 
 _TENSORRT = {
@@ -119,7 +127,7 @@ BUILT_IN = (
         devices=("cuda",),
         compiles=True,
         default=False,
-        not_run_on="anything: it needs CUDA",
+        not_run_on="any device",
         options={"model": _MODEL},
     ),
     EngineSpec(
@@ -132,7 +140,7 @@ BUILT_IN = (
         devices=("cuda",),
         compiles=True,
         default=False,
-        not_run_on="anything: it needs CUDA",
+        not_run_on="any device",
         options={"model": _MODEL},
     ),
     EngineSpec(
@@ -154,6 +162,33 @@ BUILT_IN = (
         needs_compiler=True,
         artifact=True,
         not_run_on="CUDA",
+    ),
+    EngineSpec(
+        name="onnxruntime",
+        target="llmbench.engines.onnxruntime_engine:OnnxRuntimeEngine",
+        summary="ONNX Runtime on the exported graph: its CPU or CUDA provider, buffers bound once, the cache written in place",
+        requires=("onnxruntime", "numpy"),
+        extra="onnxruntime",
+        artifact=True,
+        source="onnx-graph",
+        default=False,
+        not_run_on="CUDA",
+    ),
+    EngineSpec(
+        name="openvino",
+        target="llmbench.engines.openvino_engine:OpenVinoEngine",
+        summary="OpenVINO on the exported graph: 16-bit weights read as they are, float32 arithmetic",
+        requires=("openvino", "numpy"),
+        extra="openvino",
+        devices=("cpu",),
+        artifact=True,
+        source="onnx-graph",
+        default=False,
+        not_run_on="an Intel GPU",
+        options={
+            "arithmetic": "float32, bfloat16 or float16, where the device computes in it; float32 is the default",
+            "device": "CPU, or GPU for an Intel GPU",
+        },
     ),
     EngineSpec(
         name="onnx-graph",
@@ -196,6 +231,33 @@ BUILT_IN = (
         default=False,
         not_run_on="any device",
         options=_TENSORRT,
+    ),
+    EngineSpec(
+        name="tensorrt-llm",
+        target="llmbench.engines.tensorrt_llm.runner:TensorRTLLMBuiltEngine",
+        summary="TensorRT-LLM's engine flow: the checkpoint converted, built to a TensorRT plan and run by its C++ runtime",
+        requires=("tensorrt_llm",),
+        remedy=TENSORRT_LLM_INSTALL,
+        devices=("cuda",),
+        quantizations=("w8a16", "w4a16", "fp8"),
+        artifact=True,
+        default=False,
+        written_against="1.2.1",
+        not_run_on="a GPU",
+        options={"cuda_graphs": _GRAPHS, "kv_fraction": _KV_FRACTION},
+    ),
+    EngineSpec(
+        name="tensorrt-llm-pytorch",
+        target="llmbench.engines.tensorrt_llm.pytorch_backend:TensorRTLLMPyTorchEngine",
+        summary="TensorRT-LLM's PyTorch backend through its LLM API: reads the checkpoint, builds no plan; no Phi-2",
+        requires=("tensorrt_llm",),
+        remedy=TENSORRT_LLM_INSTALL.replace("set tensorrt-llm ", "set tensorrt-llm-pytorch "),
+        devices=("cuda",),
+        artifact=True,
+        default=False,
+        written_against="1.2.1",
+        not_run_on="a GPU",
+        options={"cuda_graphs": _GRAPHS, "kv_fraction": _KV_FRACTION},
     ),
     EngineSpec(
         name="fake",
