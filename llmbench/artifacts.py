@@ -108,11 +108,6 @@ class Store:
                         lock.unlink()  # building failed
                     lock.release()
 
-    def find(self, wanted: Ingredients, *, executes: bool, say: Say = lambda text: None) -> Lease | None:
-        """The artifact for `wanted` where it is here and sound; builds nothing. Raises ArtifactError where the place can't be trusted."""
-        with self.told(wanted.engine):
-            return self._look(wanted, True, executes, say)[0]
-
     def _look(self, wanted: Ingredients, hit: bool, executes: bool, say: Say) -> tuple[Lease | None, float]:
         """The artifact under the key, else one that was built for more targets; and the seconds waited. What is broken is set aside."""
         waited_s = 0.0

@@ -49,15 +49,6 @@ def test_built_once_and_found_again(tmp_path: Path) -> None:
     assert again.manifest.ingredients == INGREDIENTS
 
 
-def test_nothing_is_built_by_looking(store: Store) -> None:
-    assert store.find(INGREDIENTS, executes=False) is None
-    assert not store.root.exists()
-    obtain(store)
-    found = store.find(INGREDIENTS, executes=False)
-    assert found is not None
-    found.close()
-
-
 @pytest.mark.parametrize("change", [{"dtype": "float32"}, {"checkpoint": "d" * 64}, {"adapter": 2}, {"options": {}}, {"versions": {}}])
 def test_what_is_different_is_built_beside(store: Store, change: dict[str, object]) -> None:
     builder = Builder()
