@@ -98,11 +98,13 @@ class StartableTorchCompileEngine(TorchCompileEngine):
         self.load(job, None)
         model, request = self._loaded(), job.request
         prompt = self._ids(list(request.prompt_ids), request.batch_size, request.total_tokens)
+        # Made as generate makes it: a slice of the prompt has other strides, and those are guarded too.
+        token = torch.zeros((request.batch_size, 1), dtype=torch.int64, device=self.device)
         input_pos = torch.full((1,), prompt.shape[1], dtype=torch.int64, device=self.device)
         sampling = (request.sampling.temperature, request.sampling.top_k)
         both: tuple[tuple[Any, tuple[Any, ...], str], ...] = (
             (self.prefill, (model, prompt, *sampling), PREFILL),
-            (self.decode_one_token, (model, prompt[:, :1].contiguous(), input_pos, *sampling), STEP),
+            (self.decode_one_token, (model, token, input_pos, *sampling), STEP),
         )
         for function, arguments, name in both:
             compiled = function.aot_compile((arguments, {}))
