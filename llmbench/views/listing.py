@@ -34,6 +34,7 @@ def engines_data() -> list[dict[str, Any]]:
                 "options": dict(spec.options),
                 "default": spec.default,
                 "not_run_on": spec.not_run_on,
+                "written_against": spec.written_against,
             }
         )
     return found
@@ -57,7 +58,8 @@ def engines_table(width: int, color: bool) -> str:
         lines.append(f"devices {', '.join(entry['devices'])}; dtypes {', '.join(entry['dtypes'])}")
         lines.extend(f"option {name}: {text}" for name, text in entry["options"].items())
         if entry["not_run_on"]:
-            lines.append(f"not yet run on {entry['not_run_on']} by this project")
+            against = f"written against {entry['written_against']}'s API, " if entry["written_against"] else ""
+            lines.append(f"{against}not yet run on {entry['not_run_on']} by this project")
         blocks.append((Text.assemble((entry["name"], "bold"), "  ", verdict, "" if entry["default"] else "  (only when named)"), lines))
     return folded(blocks, width, color)
 
