@@ -6,10 +6,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEVELOP := $(VENV)/.develop
 
-.PHONY: compare test lint typecheck pytest clean
+.PHONY: compare notebook test lint typecheck pytest clean
 
 compare: $(INSTALLED)
 	$(BIN)/llmbench compare --model smollm2-135m --max-new-tokens 200 --engines eager,torch-compile --time-budget 4m
+
+# Runs notebooks/compare.ipynb on the runs stored beside it and keeps the charts in it.
+notebook: $(DEVELOP)
+	$(BIN)/python notebooks/run.py
 
 test: lint typecheck pytest
 
