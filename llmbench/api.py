@@ -146,8 +146,10 @@ def compare(
     A variant that fails is a row with its status and reason. Raises llmbench.comparison.UsageError for what can't be asked so, SetupError where
     the model or the folder can't be had. Ctrl-C raises KeyboardInterrupt; what was measured until then is in its run file.
     """
+    from llmbench import interpreters
     from llmbench.comparison import Options, execute, prepare
     from llmbench.comparison import home as default_home
+    from llmbench.engines.registry import engines as all_engines
     from llmbench.views.progress import progress as make_progress
 
     plan = Plan(
@@ -178,6 +180,7 @@ def compare(
         load_format=load_format,
         offline=offline,
         seed=seed,
+        python=interpreters.settled({}, all_engines()),
         command=["llmbench.compare"],
         home=default_home() if home is None else Path(home),
     )

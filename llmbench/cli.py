@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmbench.commands import build, cache
+from llmbench.commands import engines as engine_commands
 from llmbench.commands.dashboard import dashboard
 from llmbench.commands.diff import diff
 from llmbench.commands.export import export
@@ -428,16 +429,7 @@ app.command()(diff)
 app.command()(export)
 
 
-@app.command(name="engines")
-def list_engines(
-    format: Annotated[str, typer.Option("--format", "-f", help="table or json.")] = "table",
-) -> None:
-    """List every engine: usable here or not, why not, and the command that would make it usable."""
-    from llmbench.views.listing import engines_json, engines_table
-
-    if format not in ("table", "json"):
-        fail(f"--format {format!r}; there are table and json", 2)
-    typer.echo(engines_json() if format == "json" else engines_table(terminal_width(), wants_color(sys.stdout)))
+app.add_typer(engine_commands.app, name="engines")
 
 
 @app.command()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmbench import __version__, machine, noise_floor, temporary
+from llmbench import __version__, interpreters, machine, noise_floor, temporary
 from llmbench.artifacts import Store
 from llmbench.block import utc_now
 from llmbench.engines.registry import EngineSpec, Problem, UnknownEngine, engines, problem
@@ -325,10 +325,18 @@ def check(options: Options) -> None:
         for name in options.python:
             if name not in known:
                 raise UsageError(f"--python names an unknown engine {name!r}; there are {', '.join(known)}")
-            if shutil.which(options.python[name]) is None:
-                raise UsageError(f"--python {name}={options.python[name]}: there is no such program")
+            if shutil.which(options.python[name]) is None and _is_asked_for(name, options):
+                raise UsageError(
+                    f"--python {name}={options.python[name]}: there is no such program (an interpreter may also come from "
+                    f"{interpreters.variable(name)} or `llmbench engines set`)"
+                )
     except (machine.DeviceError, VariantError, UnknownEngine) as error:
         raise UsageError(str(error)) from None
+
+
+def _is_asked_for(engine: str, options: Options) -> bool:
+    """Whether an engine is among those named; with none named, any may be run."""
+    return options.engines is None or any(spec.name == engine for spec, _ in parse_variants(options.engines, "auto"))
 
 
 def _check_writable(results: Path) -> None:

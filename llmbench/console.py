@@ -23,13 +23,20 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def interpreters(pairs: list[str]) -> dict[str, str]:
+    """Engine -> interpreter, from --python's pairs and from what is remembered or set in the environment."""
+    from llmbench.engines.registry import engines
+    from llmbench.interpreters import InterpreterError, settled
+
     found = {}
     for pair in pairs:
         engine, equals, path = pair.partition("=")
         if not equals or not engine or not path:
             fail(f"--python {pair!r}: write ENGINE=PATH", 2)
         found[engine] = path
-    return found
+    try:
+        return settled(found, engines())
+    except InterpreterError as error:
+        fail(str(error), 2)
 
 
 def load_runs(paths: list[Path]) -> tuple[list[Run], bool]:

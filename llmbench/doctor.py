@@ -128,10 +128,11 @@ class _Workers:
             found.append({"device": device, **probed, **({"reason": failure.reason} if failure else {})})
         return found
 
-    def versions(self, spec: EngineSpec, path: str) -> tuple[dict[str, str], WorkerFailed | None]:
+    def versions(self, spec: EngineSpec, path: str) -> tuple[dict[str, Any], WorkerFailed | None]:
+        """The worker's answer to `versions`; empty where there is none."""
         self._say(f"asking {spec.name}")
         answers, failure = self.ask(path, ("versions", {"target": spec.target}))
-        return (answers[0]["versions"] if answers else {}), failure
+        return (answers[0] if answers else {}), failure
 
 
 def _engine(spec: EngineSpec, path: str, has_cuda: bool, workers: _Workers) -> dict[str, Any]:
@@ -139,9 +140,9 @@ def _engine(spec: EngineSpec, path: str, has_cuda: bool, workers: _Workers) -> d
     devices = [device for device in spec.devices if device == "cpu" or has_cuda]
     # What another interpreter lacks, only its own worker can say; a device that is missing is missing for all.
     why = problem(spec, devices[0] if devices else None) if not path else None
-    versions: dict[str, str] = {}
+    told: dict[str, Any] = {}
     if why is None:
-        versions, failure = workers.versions(spec, path)
+        told, failure = workers.versions(spec, path)
         if failure is not None:
             why = Problem(f"{failure.status.words}: {failure.reason}", _remedy(spec, path, failure))
     if why is None and not devices:
@@ -154,7 +155,9 @@ def _engine(spec: EngineSpec, path: str, has_cuda: bool, workers: _Workers) -> d
         "reason": why.reason if why else None,
         "remedy": why.remedy if why else None,
         "devices": devices,
-        "versions": versions,
+        "versions": told.get("versions", {}),
+        "contract": told.get("contract"),  # how its library differs from the API that the adapter was written against
+        "written_against": spec.written_against,
         "not_run_on": spec.not_run_on,
     }
 
@@ -167,6 +170,8 @@ def _remedy(spec: EngineSpec, path: str, failure: WorkerFailed) -> str | None:
     if not packages:
         return None
     missing = failure.status is Status.UNAVAILABLE
+    if missing and spec.remedy:
+        return spec.remedy
     if missing and not path and spec.extra:
         return f"pip install 'llmbench[{spec.extra}]'"
     return f"{path or sys.executable} -m pip install {'' if missing else '--force-reinstall '}{packages}"

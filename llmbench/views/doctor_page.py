@@ -84,6 +84,12 @@ def _engine(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield entry["name"], f"not usable: {entry['reason']}", "red"
         if entry["remedy"]:
             yield "", f"make it usable with: {entry['remedy']}", ""
+    if entry.get("contract") is not None:
+        against = f"the API of {entry['written_against']} that the adapter is written against"
+        count = len(entry["contract"])
+        yield "", f"{count} differences from {against}:" if count else f"no difference from {against}", "yellow" if count else ""
+        for difference in entry["contract"]:
+            yield "", plain(difference), "yellow"
 
 
 def _folder(folder: Mapping[str, Any]) -> str:

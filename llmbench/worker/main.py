@@ -63,10 +63,17 @@ class Worker:
 
     def versions(self, target: str) -> dict[str, Any]:
         """Imports an engine ("module:Class") and asks which libraries it runs on, and which revision of the adapter it is, where it says so.
-        Fails where the libraries are missing or broken."""
+        Fails where the libraries are missing or broken. "contract": how a library's API differs from the one that the adapter was written
+        against, one line each; null for engines that don't compare it."""
         module, _, name = target.partition(":")
         engine = getattr(importlib.import_module(module), name)
-        return {"versions": engine().versions(), "adapter": getattr(engine, "ADAPTER", None)}
+        found = engine()
+        contract = getattr(found, "contract", None)
+        return {
+            "versions": found.versions(),
+            "adapter": getattr(engine, "ADAPTER", None),
+            "contract": contract() if contract is not None else None,
+        }
 
     def open(self, target: str, job: dict[str, Any]) -> dict[str, Any]:
         """Imports the engine ("module:Class") and asks it whether it can do the job."""
