@@ -142,6 +142,7 @@ def compare(
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely id (greedy); above 0 samples.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely ids.")] = None,
+    sampling: Annotated[str | None, typer.Option(help="Both by name: greedy, or gpt-fast (temperature 0.8, top-k 200).")] = None,
     dtype: Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16. Several: float32,bfloat16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:i.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads of every engine. Default: the usable physical cores.")] = None,
@@ -183,6 +184,7 @@ def compare(
     from llmbench.protocol import Plan
     from llmbench.results.files import RunFileError, load
     from llmbench.resume import continue_from, options_of
+    from llmbench.sampling import settle as settle_sampling
     from llmbench.views.progress import progress as make_progress
     from llmbench.views.text import ViewError
 
@@ -190,6 +192,7 @@ def compare(
     if _source(context, "rounds") == "COMMANDLINE" and _source(context, "quick") == "DEFAULT_MAP":
         quick = False  # the suite's one round gives way to the rounds that are asked for here
     try:
+        temperature, top_k = settle_sampling(sampling, temperature, top_k)
         plan = Plan(
             rounds=1 if quick else rounds,
             num_iters=num_iters,
