@@ -5,20 +5,21 @@ Each difference is a line, `what: old → new`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from llmbench.protocol import Block, Row, Run
 
 #: A run's request and dtype, as far as they decide the work: two runs with equal ones can be matched.
-WorkKey = tuple[tuple[int, ...], int, int, float, int | None, int | None, str]
+WorkKey = tuple[object, ...]
 
 
 def work_key(run: Run) -> WorkKey:
     """The request and the dtype. The seed counts where something is drawn."""
     request, sampling = run.request, run.request.sampling
-    seed = sampling.seed if sampling.temperature > 0 else None
-    return (request.prompt_ids, request.max_new_tokens, request.batch_size, sampling.temperature, sampling.top_k, seed, run.dtype)
+    drawn = sampling if sampling.temperature > 0 else dataclasses.replace(sampling, seed=0)
+    return (request.prompt_ids, request.max_new_tokens, request.batch_size, drawn, run.dtype)
 
 
 def work_differences(old: Run, new: Run) -> list[str]:
@@ -58,9 +59,12 @@ def machine_differences(old: Run, new: Run) -> list[str]:
 def checkpoint_differences(old: Run, new: Run) -> list[str]:
     """Another checkpoint under the model's name. Digests of the weights decide where both runs have one, else the source and the shape."""
     before, now = old.model, new.model
-    found = _differences([("weights", before.load_format, now.load_format), ("shape", before.config, now.config)])
+    found = _differences([("weights", before.load_format, now.load_format)])
     if before.identity and now.identity:
         return found + _differences([("checkpoint", before.identity[:12], now.identity[:12])])
+    # Other releases of llmbench keep more or fewer fields of a shape: those that both have must be equal.
+    shapes = [{key: model.config[key] for key in before.config.keys() & now.config.keys()} for model in (before, now)]
+    found += _differences([("shape", *shapes)])
     return found + _differences([("checkpoint", before.source, now.source), ("parameters", before.parameters, now.parameters)])
 
 

@@ -239,6 +239,15 @@ def test_another_checkpoint_under_the_name_is_refused_unless_forced() -> None:
         diff([old], [new])
 
 
+def test_a_field_that_another_release_keeps_of_the_shape_is_no_difference() -> None:
+    old, new = pair()
+    new.model.config = {**new.model.config, "a_field_of_tomorrow": 1}
+    assert len(diff([old], [new]).pairs) == 1
+    new.model.config["hidden"] = 1024
+    with pytest.raises(Incomparable, match="shape: hidden: 576 → 1024"):
+        diff([old], [new])
+
+
 def test_runs_of_one_side_must_be_alike_too() -> None:
     old, new = pair()
     other = dataclasses.replace(old, threads=1)
