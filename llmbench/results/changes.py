@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from llmbench.protocol import Block, Row, Run
+from llmbench.protocol import Row, Run
 
 #: A run's request and dtype, as far as they decide the work: two runs with equal ones can be matched.
 WorkKey = tuple[object, ...]
@@ -63,8 +63,8 @@ def checkpoint_differences(old: Run, new: Run) -> list[str]:
     if before.identity and now.identity:
         return found + _differences([("checkpoint", before.identity[:12], now.identity[:12])])
     # Other releases of llmbench keep more or fewer fields of a shape: those that both have must be equal.
-    shapes = [{key: model.config[key] for key in before.config.keys() & now.config.keys()} for model in (before, now)]
-    found += _differences([("shape", *shapes)])
+    both = before.config.keys() & now.config.keys()
+    found += _differences([(f"shape: {key}", before.config[key], now.config[key]) for key in sorted(both)])
     return found + _differences([("checkpoint", before.source, now.source), ("parameters", before.parameters, now.parameters)])
 
 
@@ -108,14 +108,10 @@ def _versions(row: Row) -> dict[str, Any]:
     """Of all blocks: a library that changed within a run has several."""
     found: dict[str, list[str]] = {}
     for block in row.blocks:
-        for name, version in _sorted_versions(block):
+        for name, version in sorted(block.versions.items()):
             if version not in found.setdefault(name, []):
                 found[name].append(version)
     return {name: " and ".join(versions) for name, versions in found.items()}
-
-
-def _sorted_versions(block: Block) -> list[tuple[str, str]]:
-    return sorted(block.versions.items())
 
 
 def _keyed(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -123,15 +119,7 @@ def _keyed(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any
 
 
 def _differences(pairs: Sequence[tuple[str, Any, Any]]) -> list[str]:
-    found = []
-    for name, before, now in pairs:
-        if before == now:
-            continue
-        if isinstance(before, dict) and isinstance(now, dict):
-            found += _differences([(f"{name}: {key}", *values) for key, *values in _keyed(before, now)])
-        else:
-            found.append(f"{name}: {_words(before)} → {_words(now)}")
-    return found
+    return [f"{name}: {_words(before)} → {_words(now)}" for name, before, now in pairs if before != now]
 
 
 def _words(value: Any) -> str:
