@@ -22,12 +22,16 @@ from llmbench.protocol import EngineReport, Job, Recipe, Status
 
 #: ONNX's number of bfloat16, which numpy doesn't have.
 _BFLOAT16 = 16
+#: MatMulNBits' accuracy_level: what a quantized product multiplies in. onnxruntime's own choice would be int8.
+_ACCURACY_LEVELS = {"float": "1", "int8": "4"}
 
 
 class OnnxRuntimeEngine(GraphEngine):
     """One session, two bindings that take turns, so that a call reads the ids that the last one wrote where they lie."""
 
     name = "onnxruntime"
+    options = ("activations",)
+    quantizations = ("int8", "int4")
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,10 +46,19 @@ class OnnxRuntimeEngine(GraphEngine):
 
     def supports(self, job: Job) -> None:
         super().supports(job)
+        activations = job.variant.options.get("activations", "float")
+        if activations not in _ACCURACY_LEVELS:
+            raise Unsupported(f"onnxruntime has no activations {activations!r}; known: {', '.join(_ACCURACY_LEVELS)}")
+        if activations != "float" and job.variant.quantization is None:
+            raise Unsupported(f"activations={activations} is for quantized weights; add quantization=int4 or int8")
         kind, _, index = job.device.partition(":")
         if kind == "cpu":
             if job.variant.dtype == "bfloat16":
                 raise Unsupported("onnxruntime's CPU provider has no bfloat16 matrix product; use --dtype float32, or float16")
+            if job.variant.quantization is not None and job.variant.dtype != "float32":
+                raise Unsupported(
+                    "onnxruntime's CPU provider computes quantized products in float32; use --dtype float32 with quantization"
+                )
         elif kind == "cuda" and index.isdecimal():
             if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
                 raise Unavailable(
@@ -69,6 +82,8 @@ class OnnxRuntimeEngine(GraphEngine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = job.threads
         options.inter_op_num_threads = 1
+        activations = str(job.variant.options.get("activations", "float"))
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", _ACCURACY_LEVELS[activations])
         provider: Any = "CPUExecutionProvider"
         if kind == "cuda":
             provider = ("CUDAExecutionProvider", {"device_id": self._place[1]})
@@ -86,8 +101,8 @@ class OnnxRuntimeEngine(GraphEngine):
         # The CPU provider has no float16 matrix product: it reads the weights back to float32 when it loads.
         held = "float32" if kind == "cpu" else info.dtype
         return EngineReport(
-            storage_dtype=held,
-            arithmetic_dtype=held,
+            storage_dtype=info.quantization or held,
+            arithmetic_dtype=held if activations == "float" else activations,
             weights_bytes=info.weights_bytes * (2 if held != info.dtype else 1),
             kv_cache_bytes=sum(numpy.prod(value.shape()).item() * (4 if info.dtype == "float32" else 2) for value in self._cache),
             settings={

@@ -1,8 +1,8 @@
 """The engine `openvino`: the exported graph, rewritten for OpenVINO once and kept as its IR, on the CPU or an Intel GPU.
 
-Weights stay in their type (2 bytes each in bfloat16 and float16), arithmetic is float32 unless the option `arithmetic` says otherwise, and the
-cache is kept in the variant's dtype: all three are set explicitly, since OpenVINO's own choice differs between processors and releases (a
-cache of 8 bits among them).
+Weights stay in their type (2 bytes each in bfloat16 and float16, fewer in int8 and int4), arithmetic is float32 unless the option `arithmetic`
+says otherwise, and the cache is kept in the variant's dtype: all three are set explicitly, since OpenVINO's own choice differs between
+processors and releases (a cache of 8 bits among them).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class OpenVinoEngine(GraphEngine):
 
     name = "openvino"
     options = ("arithmetic", "device")
+    quantizations = ("int8", "int4")
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class OpenVinoEngine(GraphEngine):
         self._request.set_tensor(BEAM_INDEX, openvino.Tensor(numpy.arange(info.batch, dtype=numpy.int32)))
         per_token = 2 * info.layers * info.batch * info.kv_heads * info.head_dim * DTYPE_BYTES[info.dtype]
         return EngineReport(
-            storage_dtype=info.dtype,
+            storage_dtype=info.quantization or info.dtype,
             arithmetic_dtype=arithmetic,
             weights_bytes=info.weights_bytes,
             kv_cache_bytes=per_token * job.request.total_tokens,

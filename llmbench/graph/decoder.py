@@ -4,7 +4,8 @@ Written node by node, not traced. A tracer writes what PyTorch's library does in
 transposed at run time), holds the weights twice, and takes minutes where this takes seconds. What keeps the two descriptions of the model
 equal are the tests, which compare them for every family.
 
-All linear layers are Gemm on two axes with the weight as [out, in], the layout that the checkpoint has and every runtime reads by rows. Query
+All linear layers are Gemm on two axes with the weight as [out, in], the layout that the checkpoint has and every runtime reads by rows.
+Quantized ones are DequantizeLinear and MatMul with the weight as [in, out], the one form that onnxruntime makes a product of few bits of. Query
 heads that share keys are rows of one product, as in torchfast's decode step, so keys and values are never copied.
 """
 
@@ -21,22 +22,35 @@ from llmbench.checkpoints.config import ModelConfig
 from llmbench.graph.contract import IDS, LOGITS, NEXT_IDS, POSITIONS, GraphInfo, past_names, present_names
 from llmbench.graph.writer import ONNX_TYPES, GraphWriter
 from llmbench.torchfast.model import Attention, Block, GatedMLP, PlainMLP, Transformer, rotary_tables
+from llmbench.torchfast.quantize import GROUP, Quantized, quantize
 
 #: Added to the scores of hidden positions: exp gives 0, and unlike infinity it survives any rewriting of the sum.
 HIDDEN = -1e30
 FLOAT = TensorProto.FLOAT
 
 
-def write_graph(model: Transformer, folder: Path, batch: int, length: int) -> GraphInfo:
-    """Writes the model's graph, weights and graph.json into a folder, for `batch` sequences and a cache of `length` positions."""
-    return _Decoder(model, folder, batch, length).write()
+def write_graph(
+    model: Transformer, folder: Path, batch: int, length: int, quantization: str | None = None, dtype: torch.dtype | None = None
+) -> GraphInfo:
+    """Writes the model's graph, weights and graph.json into a folder, for `batch` sequences and a cache of `length` positions.
+
+    quantization: "int8" or "int4", torchfast.quantize's schemes of the linear layers' matrices; for int4 `divides_groups` has to hold.
+    dtype: the graph's, where it isn't the model's: what is rounded to few bits should not be rounded to 16 first.
+    """
+    return _Decoder(model, folder, batch, length, quantization, dtype or model.embed.weight.dtype).write()
+
+
+def divides_groups(config: ModelConfig) -> bool:
+    """Whether each linear layer's inputs are whole groups of int4: DequantizeLinear's blocks are all of one size."""
+    return all(inputs % GROUP == 0 for inputs in (config.hidden, config.mlp, config.heads * config.head_dim))
 
 
 class _Decoder:
-    def __init__(self, model: Transformer, folder: Path, batch: int, length: int) -> None:
+    def __init__(self, model: Transformer, folder: Path, batch: int, length: int, quantization: str | None, dtype: torch.dtype) -> None:
+        self.quantization, self.dtype = quantization, dtype
         self.model, self.config, self.batch, self.length = model, model.config, batch, length
         self.folder = folder
-        self.kind: int = ONNX_TYPES[model.norm.weight.dtype]
+        self.kind: int = ONNX_TYPES[dtype]
         self.g = GraphWriter(folder)
 
     def write(self) -> GraphInfo:
@@ -52,7 +66,7 @@ class _Decoder:
         for name in present:
             g.add_output(name, self.kind, cache)
 
-        table = g.weight("embed.weight", self.model.embed.weight)
+        table = self.stored("embed.weight", self.model.embed.weight)
         self.mask, self.indices = self.hidden_positions(), self.cache_indices()
         self.cos, self.sin = self.rotary()
         x = g.node("Gather", [table, IDS], "embed", axis=0)
@@ -68,7 +82,8 @@ class _Decoder:
             length=self.length,
             vocab=config.vocab,
             batch=self.batch,
-            dtype=str(self.model.norm.weight.dtype).removeprefix("torch."),
+            dtype=str(self.dtype).removeprefix("torch."),
+            quantization=self.quantization,
             window=config.sliding_window,
             heads=config.heads,
             weights_bytes=g.weights_bytes,
@@ -193,17 +208,44 @@ class _Decoder:
 
     def linear(self, at: str, layer: nn.Linear, x: str) -> str:
         g = self.g
-        bias = [] if layer.bias is None else [g.weight(f"{at}.bias", layer.bias)]
-        return g.node("Gemm", [x, g.weight(f"{at}.weight", layer.weight), *bias], at, transB=1)
+        bias = [] if layer.bias is None else [self.stored(f"{at}.bias", layer.bias)]
+        if self.quantization is not None:
+            y = self.quantized_product(at, quantize(layer.weight, self.quantization), x)
+            return g.node("Add", [y, *bias], f"{at}/biased") if bias else y
+        return g.node("Gemm", [x, self.stored(f"{at}.weight", layer.weight), *bias], at, transB=1)
+
+    def quantized_product(self, at: str, weight: Quantized, x: str) -> str:
+        """x [N, in] times a matrix in few bits -> [N, out].
+
+        int4's value * scale + minimum is (value - 8) * scale, which DequantizeLinear's signed 4 bits hold, and in each group of inputs a
+        constant, minimum + 8 * scale, for which the sum of the group's inputs is enough: a second, 32 times smaller product.
+        """
+        g = self.g
+        scales = weight.scales.T.contiguous()  # [groups, out]
+        if weight.minimums is None:
+            values = g.weight(f"{at}.values", weight.values.T)
+            matrix = g.node("DequantizeLinear", [values, g.weight(f"{at}.scales", scales[0].to(self.dtype))], f"{at}/weight", axis=1)
+            return g.node("MatMul", [x, matrix], at)
+        signed = (weight.values.T.contiguous().flatten().to(torch.int16) - 8) & 15
+        packed = (signed[0::2] | (signed[1::2] << 4)).to(torch.uint8)
+        shape = [weight.values.shape[1], weight.values.shape[0]]
+        values = g.weight(f"{at}.values", packed, TensorProto.INT4, shape)
+        stored = g.weight(f"{at}.scales", scales.to(self.dtype))
+        matrix = g.node("DequantizeLinear", [values, stored], f"{at}/weight", axis=0, block_size=GROUP)
+        groups = g.node("Reshape", [x, g.integers([-1, len(scales), GROUP])], f"{at}/groups")
+        sums = g.node("ReduceSum", [groups, g.integers([2])], f"{at}/sums", keepdims=0)
+        constants = g.weight(f"{at}.constants", (weight.minimums.T + 8 * scales).to(self.dtype))
+        offset = g.node("MatMul", [sums, constants], f"{at}/offset")
+        return g.node("Add", [g.node("MatMul", [x, matrix], f"{at}/product"), offset], at)
 
     def norm(self, at: str, norm: nn.Module, x: str) -> str:
         """RMSNorm or LayerNorm of the last axis, in float32."""
         g = self.g
         assert isinstance(norm, (nn.RMSNorm, nn.LayerNorm))
-        weight = self.cast(f"{at}/weight_float", g.weight(f"{at}.weight", norm.weight), FLOAT)
+        weight = self.cast(f"{at}/weight_float", self.stored(f"{at}.weight", norm.weight), FLOAT)
         x = self.cast(f"{at}/float", x, FLOAT)
         if isinstance(norm, nn.LayerNorm):
-            bias = self.cast(f"{at}/bias_float", g.weight(f"{at}.bias", norm.bias), FLOAT)
+            bias = self.cast(f"{at}/bias_float", self.stored(f"{at}.bias", norm.bias), FLOAT)
             return self.cast(at, g.node("LayerNormalization", [x, weight, bias], f"{at}/normed", axis=-1, epsilon=norm.eps), self.kind)
         assert norm.eps is not None
         squares = g.node("ReduceMean", [g.node("Pow", [x, g.number(2.0)], f"{at}/squares"), g.integers([-1])], f"{at}/mean", keepdims=1)
@@ -211,11 +253,10 @@ class _Decoder:
         normed = g.node("Mul", [g.node("Div", [x, size], f"{at}/unit"), weight], f"{at}/normed")
         return self.cast(at, normed, self.kind)
 
+    def stored(self, name: str, value: Tensor) -> str:
+        """A weight in the graph's dtype."""
+        return self.g.weight(name, value.to(self.dtype))
+
     def cast(self, at: str, x: str, kind: int) -> str:
         """x as `kind`; x itself where all of the graph is float32."""
         return x if self.kind == FLOAT else self.g.node("Cast", [x], at, to=kind)
-
-
-def cache_of(config: ModelConfig, batch: int, length: int, dtype: torch.dtype) -> list[Tensor]:
-    """Empty past_key_i and past_value_i in the graph's order."""
-    return [torch.zeros((batch, config.kv_heads, length, config.head_dim), dtype=dtype) for _ in past_names(config.layers)]

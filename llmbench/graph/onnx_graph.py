@@ -14,8 +14,9 @@ from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.tensor_files import read_entries
 from llmbench.engines.base import EngineError, Unsupported
 from llmbench.graph.contract import VERSION, cache_length
-from llmbench.graph.decoder import write_graph
+from llmbench.graph.decoder import divides_groups, write_graph
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
+from llmbench.torchfast.quantize import GROUP, SCHEMES
 from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
 
 #: Raised whenever another graph is written for the same job.
@@ -29,9 +30,11 @@ class OnnxGraph:
         variant = job.variant
         if variant.dtype not in DTYPES:
             raise Unsupported(f"onnx-graph can't write dtype {variant.dtype!r}; known: {', '.join(DTYPES)}")
-        if variant.quantization is not None:
-            raise Unsupported(f"onnx-graph has no quantization {variant.quantization!r} yet; leave quantization out")
-        shape(job)
+        if variant.quantization is not None and variant.quantization not in SCHEMES:
+            raise Unsupported(f"onnx-graph has no quantization {variant.quantization!r}; known: {', '.join(SCHEMES)}")
+        config = shape(job)
+        if variant.quantization == "int4" and not divides_groups(config):
+            raise Unsupported(f"the inputs of this model's layers are not all multiples of {GROUP}, the group of int4; use int8")
 
     def recipe(self, job: Job) -> Recipe | None:
         return Recipe(
@@ -43,9 +46,10 @@ class OnnxGraph:
         )
 
     def build(self, job: Job, into: Path, source: Path | None = None) -> None:
-        """Peak memory is the weights once and one tensor more; what is written goes straight to its file."""
-        config = shape(job)
-        model = build_empty(config, DTYPES[job.variant.dtype], "cpu")
+        """Peak memory is the weights once and one tensor more; what is written goes straight to its file. Weights to be rounded to few bits are
+        held in float32, so that they are rounded once."""
+        config, dtype, quantization = shape(job), DTYPES[job.variant.dtype], job.variant.quantization
+        model = build_empty(config, dtype if quantization is None else torch.float32, "cpu")
         try:
             if job.checkpoint.load_format == "dummy":
                 load_dummy(model, job.checkpoint.dummy_seed)
@@ -54,7 +58,7 @@ class OnnxGraph:
         except CheckpointError as error:
             raise EngineError(error.reason, Status.LOAD_FAILED) from error
         with torch.no_grad():
-            write_graph(model, into, job.request.batch_size, cache_length(job.request))
+            write_graph(model, into, job.request.batch_size, cache_length(job.request), quantization, dtype)
 
     def load(self, job: Job, artifact: Path | None) -> EngineReport:
         raise Unsupported("onnx-graph only writes the graph that other engines run")

@@ -78,7 +78,9 @@ def compress(model: Any) -> None:
             for reader in readers:
                 reader.replace_source_output(converted.output(0))
         elif kind == "Convert" and node.get_attributes()["destination_type"] in ("bf16", "f16"):
-            node.output(0).replace(node.input_value(0))
+            source = node.input_value(0)
+            half_or_float = source.get_element_type() in (*_HALF, openvino.Type.f32)
+            node.output(0).replace(source if half_or_float else opset13.convert(source, "f32").output(0))  # else: values in few bits
     model.validate_nodes_and_infer_types()
 
 

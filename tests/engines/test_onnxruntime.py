@@ -40,6 +40,21 @@ def test_the_cache_is_written_where_it_lies(tmp_path):
     assert [value.data_ptr() for value in engine._cache] == before
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_quantized_weights_are_read_in_few_bits_and_the_products_are_exact(scheme, tmp_path):
+    job = make_job(tmp_path, "onnxruntime", "llama", quantization=scheme)
+    engine, report = graph_jobs.loaded(OnnxRuntimeEngine(), job, tmp_path)
+    assert (report.storage_dtype, report.arithmetic_dtype) == (scheme, "float32")
+    ids = list(range(3, 20))
+    assert relative_error(engine.logits(ids), graph_jobs.rounded(job).logits(ids)) < 1e-4
+    assert len(engine.generate(REQUEST)[1]) == 20
+    fast = dataclasses.replace(job, variant=dataclasses.replace(job.variant, options={"activations": "int8"}))
+    rough = OnnxRuntimeEngine()
+    rough.supports(fast)
+    assert rough.load(fast, tmp_path / "graph").arithmetic_dtype == "int8"
+    assert 1e-4 < relative_error(rough.logits(ids), engine.logits(ids)) < 0.2
+
+
 def test_float16_is_read_back_to_float32_and_said_to_be(tmp_path):
     job = make_job(tmp_path, "onnxruntime", "llama-gqa-tied", dtype="float16")
     engine, report = graph_jobs.loaded(OnnxRuntimeEngine(), job, tmp_path)
@@ -60,7 +75,10 @@ def test_what_it_cannot_do_is_refused_with_what_to_ask_for_instead(tmp_path):
     refused(Unsupported, "no bfloat16 matrix product; use --dtype float32", dtype="bfloat16")
     refused(Unsupported, "'float64'; known: float32", dtype="float64")
     refused(Unsupported, "no quantization 'fp8'", quantization="fp8")
-    refused(Unsupported, "no option 'mood'; it has none", options={"mood": "good"})
+    refused(Unsupported, "no option 'mood'; known: activations", options={"mood": "good"})
+    refused(Unsupported, "no activations 'int2'; known: float, int8", options={"activations": "int2"})
+    refused(Unsupported, "is for quantized weights", options={"activations": "int8"})
+    refused(Unsupported, "use --dtype float32 with quantization", dtype="float16", quantization="int8")
     refused(Unsupported, "device 'tpu'", device="tpu")
     refused(Unavailable, r"without CUDA; pip uninstall onnxruntime, pip install onnxruntime-gpu", device="cuda:0")
     refused(Unsupported, "more than the model's context of 128", request=dataclasses.replace(REQUEST, max_new_tokens=124))

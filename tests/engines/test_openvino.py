@@ -48,6 +48,18 @@ def test_weights_are_read_in_their_type_and_attention_is_one_operator_with_its_c
     assert own < 1.2 * eagers
 
 
+@pytest.mark.parametrize(("dtype", "scheme", "bits"), [("float32", "int8", "i8"), ("float32", "int4", "i4"), ("bfloat16", "int4", "i4")])
+def test_quantized_weights_are_read_in_few_bits_and_the_products_are_exact(dtype, scheme, bits, tmp_path):
+    job = make_job(tmp_path, "openvino", "llama", quantization=scheme, dtype=dtype)
+    engine, report = graph_jobs.loaded(OpenVinoEngine(), job, tmp_path)
+    assert (report.storage_dtype, report.arithmetic_dtype) == (scheme, "float32")
+    assert [precision for kind, precision in operators(engine) if kind == "FullyConnected"].count(bits) == 4 * 3 + 1
+    ids = list(range(3, 20))
+    exact = graph_jobs.rounded(dataclasses.replace(job, variant=dataclasses.replace(job.variant, dtype="float32"))).logits(ids)
+    assert relative_error(engine.logits(ids), exact) < (1e-4 if dtype == "float32" else 0.03)
+    assert len(engine.generate(REQUEST)[1]) == 20
+
+
 def test_what_it_cannot_do_is_refused_with_what_to_ask_for_instead(tmp_path):
     job = make_job(tmp_path, "openvino")
 

@@ -44,6 +44,20 @@ def eager(job: Job) -> Any:
     return oracle
 
 
+def rounded(job: Job) -> Any:
+    """The oracle with its matrices rounded by the job's scheme and read back."""
+    import torch
+
+    from llmbench.torchfast.quantize import dequantize, quantize
+
+    oracle = eager(job)
+    with torch.no_grad():
+        for name, parameter in oracle.model.named_parameters():
+            if parameter.dim() == 2 and name != "embed.weight":
+                parameter.copy_(dequantize(quantize(parameter, job.variant.quantization)))
+    return oracle
+
+
 def relative_error(found: Any, expected: Any) -> float:
     return float(numpy.sqrt(((found - expected) ** 2).mean()) / expected.std())
 

@@ -1,5 +1,6 @@
 """The exported graph, run by onnxruntime, against the torchfast model in PyTorch, which is itself checked against transformers."""
 
+import dataclasses
 import json
 import math
 
@@ -7,10 +8,11 @@ import numpy
 import onnx
 import pytest
 import torch
+from graph.graph_jobs import make_job
 from graph.tiny_graphs import tiny_graph
 from torchfast.tiny_checkpoints import FAMILIES
 
-from llmbench.engines.base import EngineError
+from llmbench.engines.base import EngineError, Unsupported
 from llmbench.graph.contract import (
     IDS,
     INFO_FILE,
@@ -24,6 +26,7 @@ from llmbench.graph.contract import (
     present_names,
     read_info,
 )
+from llmbench.graph.onnx_graph import OnnxGraph
 
 pytestmark = pytest.mark.xdist_group("torch")
 
@@ -133,6 +136,16 @@ def test_weights_lie_in_the_file_once_and_byte_for_byte(tmp_path):
         assert content[offset : offset + length] == weight.detach().view(torch.uint8).numpy().tobytes()
     matrices = [tensor for tensor in graph.initializer if len(tensor.dims) == 2 and math.prod(tensor.dims) == 199 * 64]
     assert len(matrices) == 1  # the tied lm_head is the embedding table
+
+
+def test_int4_needs_whole_groups_and_says_so(tmp_path):
+    job = make_job(tmp_path, "onnx-graph", "llama-mqa-wide-heads", quantization="int4")  # 4 heads of 24
+    OnnxGraph().supports(job)
+    config = tmp_path / "llama-mqa-wide-heads" / "config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": 96', '"intermediate_size": 90'))
+    with pytest.raises(Unsupported, match="not all multiples of 32, the group of int4; use int8"):
+        OnnxGraph().supports(job)
+    OnnxGraph().supports(dataclasses.replace(job, variant=dataclasses.replace(job.variant, quantization="int8")))
 
 
 @pytest.mark.parametrize("change", [{"version": 99}, {"layers": "3"}, {"vocab": 0}, None])

@@ -43,4 +43,4 @@ def tiny_graph(
     into = folder / "graph"
     into.mkdir()
     with torch.no_grad():
-        return model, into, write_graph(model, into, batch, length)
+        return model, into, write_graph(model, into, batch, length, quantization)
