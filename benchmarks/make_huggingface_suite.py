@@ -27,10 +27,35 @@ from llmbench.torchfast.transformers_model import HuggingFaceModel, build, model
 TARGET = Path(__file__).resolve().parents[1] / "llmbench" / "suites" / "huggingface.toml"
 
 #: The causal language models of PyTorch's compiler dashboard (benchmarks/dynamo/huggingface*.py), by model type: they come first.
-DASHBOARD = (
-    "gpt2 gpt_neo gptj opt xglm bart mbart plbart pegasus blenderbot blenderbot-small trocr megatron-bert roberta camembert electra bert "
-    "llama mistral gemma gemma2 gemma3_text qwen2 qwen3 gpt_oss whisper phi"
-).split()
+DASHBOARD = [
+    "gpt2",
+    "gpt_neo",
+    "gptj",
+    "opt",
+    "xglm",
+    "bart",
+    "mbart",
+    "plbart",
+    "pegasus",
+    "blenderbot",
+    "blenderbot-small",
+    "trocr",
+    "megatron-bert",
+    "roberta",
+    "camembert",
+    "electra",
+    "bert",
+    "llama",
+    "mistral",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "qwen2",
+    "qwen3",
+    "gpt_oss",
+    "whisper",
+    "phi",
+]
 
 #: Small values by the names under which families give sizes; each family takes those that it knows.
 SMALL: dict[str, Any] = {
@@ -60,12 +85,41 @@ _AS_DECODER = {"is_decoder": True}
 _ALL_HEADS = {"num_key_value_heads": 4}
 OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        "bert bert-generation big_bird camembert data2vec-text dory electra ernie megatron-bert rembert roberta roberta-prelayernorm roc_bert "
-        "roformer xlm-roberta xlm-roberta-xl".split(),
+        [
+            "bert",
+            "bert-generation",
+            "big_bird",
+            "camembert",
+            "data2vec-text",
+            "dory",
+            "electra",
+            "ernie",
+            "megatron-bert",
+            "rembert",
+            "roberta",
+            "roberta-prelayernorm",
+            "roc_bert",
+            "roformer",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+        ],
         _AS_DECODER,
     ),
     **dict.fromkeys(
-        "axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash minicpm3 youtu dots1 dots3_note_text".split(),
+        [
+            "axk1",
+            "axk2",
+            "deepseek_v2",
+            "deepseek_v3",
+            "deepseek_v32",
+            "glm4_moe_lite",
+            "glm_moe_dsa",
+            "longcat_flash",
+            "minicpm3",
+            "youtu",
+            "dots1",
+            "dots3_note_text",
+        ],
         _ALL_HEADS,
     ),
     "xmod": {**_AS_DECODER, "languages": ["en_XX"], "default_language": "en_XX"},
