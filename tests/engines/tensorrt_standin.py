@@ -234,6 +234,8 @@ class IExecutionContext(Held):
 
     @held
     def set_tensor_address(self, name: str, memory: int) -> bool:
+        # TensorRT wants a multiple of 256, which torch's CUDA allocator keeps; its allocator on the CPU keeps 64.
+        assert memory % 64 == 0, f"{name} is a view into another tensor"
         self._addresses[name] = memory
         return True
 

@@ -172,6 +172,17 @@ def test_runtime_configuration_and_cache(tmp_path: Path, monkeypatch: pytest.Mon
     assert file.read_bytes() == b"kernels of another shape, and these, and these"
 
 
+def test_a_runtime_cache_that_cannot_be_kept_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "caches").write_text("no folder")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "caches" / "inductor"))
+    case = Case(tmp_path, monkeypatch, job_for(tmp_path / "c", "tensorrt-rtx"))
+    case.load()
+    case.engine.close()
+    assert "the runtime cache can't be kept in" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("refused", "status", "words"),
     [

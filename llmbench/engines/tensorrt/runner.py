@@ -257,12 +257,12 @@ class Runner:
     def _prefill(self, prompt: list[list[int]]) -> None:
         """Fills the cache from position 0. A prompt longer than the plan's profile goes through in pieces; one that was asked for never is."""
         length = len(prompt[0])
-        ids = torch.tensor(prompt, dtype=torch.int64, device=self._device)
-        positions = torch.arange(length, dtype=torch.int64, device=self._device)
         for start in range(0, length, self.prompt_maximum):
             stop = min(start + self.prompt_maximum, length)
-            piece = ids[:, start:stop].contiguous()
-            self._bind(self._prefill_context, piece, positions[start:stop], self._side)
+            # Tensors of their own, not views: TensorRT wants addresses at multiples of 256, as torch's allocator gives them on a GPU.
+            ids = torch.tensor([row[start:stop] for row in prompt], dtype=torch.int64, device=self._device)
+            positions = torch.arange(start, stop, dtype=torch.int64, device=self._device)
+            self._bind(self._prefill_context, ids, positions, self._side)
             self._enqueue(self._prefill_context)
             self._side = self._other(self._side)
         self._position.fill_(length)

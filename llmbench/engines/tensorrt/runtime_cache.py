@@ -6,6 +6,7 @@ cold and the later ones cached, and is removed with the run, so nothing that oth
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,16 @@ class RuntimeCache:
         config.set_runtime_cache(self._cache)
 
     def save(self) -> None:
-        """Writes it for the run's next process, whole or not at all."""
+        """Writes it for the run's next process, whole or not at all. A disk that is full costs that process its compiling anew, no more."""
         if self._cache is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(memoryview(self._cache.serialize()))
-        partial.replace(self._path)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(memoryview(self._cache.serialize()))
+            partial.replace(self._path)
+        except OSError as error:
+            print(f"the runtime cache can't be kept in {self._path}: {error.strerror or error}", flush=True)
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
         self._cache = None
