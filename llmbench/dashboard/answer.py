@@ -13,7 +13,7 @@ from llmbench.results.startup import StartUp, break_even, start_ups
 from llmbench.results.summary import RowSummary, block_rates, summarise
 from llmbench.statistics import Comparison, Verdict
 from llmbench.views.startup_table import tokens_words
-from llmbench.views.text import decimals_for
+from llmbench.views.text import decimals_for, shorten
 
 _NOTHING = "Nothing was measured that can be believed."
 
@@ -51,14 +51,18 @@ def answer(run: Run) -> Answer:
     after = good[1]
     compared, more = _compared(best, after, ratio, run.plan.confidence), f"{_worth(run, best, after)}{_over_baseline(rows, best, after)}"
     sentence = f"{compared}{more}."
-    by = f"{ratio_text(ratio)} {name(after.label)}" if ratio is not None else ""
-    undecided = ratio is None or ratio.verdict in (None, Verdict.UNDECIDED, Verdict.SAME)
-    head = (
-        f"{name(best.label)} or {name(after.label)}" if undecided and ratio is not None and ratio.verdict is not None else name(best.label)
-    )
-    told = ratio is not None and ratio.verdict is Verdict.FASTER
-    rest = f"{_interval_words(ratio, run.plan.confidence)}{more}." if told and ratio is not None else sentence
-    return Answer(rows, best, after, ratio, head, by, sentence, rest)
+    first, second, confidence = name(best.label), name(after.label), run.plan.confidence
+    if ratio is None:
+        return Answer(rows, best, after, None, first, "", sentence, sentence)
+    if ratio.verdict is None:
+        return Answer(
+            rows, best, after, ratio, first, f"{ratio_text(ratio)} {second}", sentence, f"One round: no interval, no verdict{more}."
+        )
+    rest = f"{_interval_words(ratio, confidence)}{more}."
+    if ratio.verdict is Verdict.FASTER:
+        return Answer(rows, best, after, ratio, first, f"{ratio_text(ratio)} {second}", sentence, rest)
+    by = "equally fast" if ratio.verdict is Verdict.SAME else "too close to tell"
+    return Answer(rows, best, after, ratio, f"{first} or {second}", by, sentence, f"{first} {ratio_text(ratio)} {second}, {rest}")
 
 
 def _best_over_next(run: Run, good: Sequence[RowSummary]) -> Comparison | None:
@@ -118,7 +122,7 @@ def _worth(run: Run, best: RowSummary, after: RowSummary) -> str:
         return ""
     if found.tokens == 0:
         return "; it starts sooner, too"
-    words = f"; worth its longer start after {tokens_words(found.tokens)} tokens"
+    words = f"; worth its longer start after {shorten(tokens_words(found.tokens), 24)} tokens"
     return f"{words}, if at all" if found.high == math.inf else words
 
 

@@ -18,7 +18,7 @@ from llmbench.results.files import RunFileError, load
 from llmbench.results.startup import StartUp, start_ups
 from llmbench.results.suite_summary import model_name
 from llmbench.views import fields
-from llmbench.views.text import plain, plural, shorten
+from llmbench.views.text import date, plain, plural, shorten
 
 #: The most characters of a name, and of a sentence out of a run file, that are shown: such a file may come from anywhere.
 NAME, SENTENCE = 80, 300
@@ -32,6 +32,11 @@ HISTORIES = ("tokens", "startup", "memory")
 def name(text: str) -> str:
     """A name out of a run file as one short line of plain text."""
     return shorten(plain(text[: 20 * NAME]), NAME) or "?"
+
+
+def moment(stamp: str) -> str:
+    """A time out of a run file, or, where it is none, its beginning."""
+    return shorten(date(stamp[:NAME]), 40)
 
 
 def sentence(text: str | None) -> str:
@@ -216,8 +221,8 @@ def _versions(run: Run) -> Versions:
 
 def _time(stamp: str) -> float:
     try:
-        moment = datetime.fromisoformat(stamp.strip().replace("Z", "+00:00"))
-        return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()
+        found = datetime.fromisoformat(stamp.strip().replace("Z", "+00:00"))
+        return found.replace(tzinfo=found.tzinfo or timezone.utc).timestamp()
     except (ValueError, OverflowError):
         return 0.0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmbench.dashboard.collect import sentence
+from llmbench.dashboard.collect import moment, sentence
 from llmbench.dashboard.model import Cell, Chart, Line, Point, Section, Series, Table
 from llmbench.dashboard.parts import WHERE, Parts, Shown, amount, figure, headings
 from llmbench.protocol import Status
 from llmbench.results.startup import Start, StartUp, break_even
 from llmbench.results.summary import RowSummary
 from llmbench.views.startup_table import WHAT_STARTING_IS, break_even_words, tokens_words
-from llmbench.views.text import DASH, date
+from llmbench.views.text import DASH
 
 Rows = list[tuple[Shown, RowSummary]]
 
@@ -50,7 +50,7 @@ def _starts(one: Shown) -> list[Line]:
         for words, found in (("cold", start.cold), ("warm", start.warm)):
             if found is None:
                 continue
-            hint = f"built before this run, {date(start.built_at)}" if words == "cold" and start.built_at else ""
+            hint = f"built before this run, {moment(start.built_at)}" if words == "cold" and start.built_at else ""
             disk = start.disk_bytes / 1e6 if start.disk_bytes is not None else None
             lines.append(
                 one.line([*one.where(), one.engine(start.label), Cell(words, hint=hint), *_parts(found), amount(disk, most_decimals=1)])

@@ -15,7 +15,7 @@ from llmbench.dashboard.parts import Parts, Shown
 from llmbench.engines.registry import EngineSpec, engines
 from llmbench.protocol import Row, Status
 from llmbench.results.startup import StartUp
-from llmbench.views.text import duration, plural
+from llmbench.views.text import duration, plural, shorten
 
 UNKNOWN = "not measured"
 MOST_ENGINES = 12
@@ -113,17 +113,21 @@ def _steps(seen: Seen) -> Cell:
     hints = []
     build = seen.starts(lambda start: start.cold.build_s if start.cold is not None and start.cold.build_s else None)
     if build:
-        steps.append(f"build, {duration(statistics.median(build) or 0.0)}")
+        steps.append(f"build, {_seconds(build)}")
         hints.append(f"build: median of {plural(len(build), 'row')}")
     elif spec is not None and spec.artifact and not spec.compiles:
         steps.append("build")
     load = seen.starts(lambda start: start.cold.load_s if start.cold is not None else None)
-    steps.append(f"load, {duration(statistics.median(load) or 0.0)}" if load else "load")
+    steps.append(f"load, {_seconds(load)}" if load else "load")
     compiled = seen.starts(lambda start: start.cold.compile_s if start.cold is not None else None)
     if spec is not None and spec.compiles:
-        steps.append(f"compile on first use, {duration(statistics.median(compiled) or 0.0)}" if compiled else "compile on first use")
+        steps.append(f"compile on first use, {_seconds(compiled)}" if compiled else "compile on first use")
     hints.append(f"seconds: medians over {plural(len(load), 'row')}" if load else "declared")
     return Cell(" → ".join(steps), hint="; ".join(hints))
+
+
+def _seconds(values: list[float]) -> str:
+    return shorten(duration(statistics.median(values) or 0.0), 20)
 
 
 def _reuse(seen: Seen) -> Cell:
@@ -134,7 +138,7 @@ def _reuse(seen: Seen) -> Cell:
     ]
     if not pairs:
         return Cell(UNKNOWN)
-    cold, warm = (statistics.median([pair[place] for pair in pairs]) or 0.0 for place in (0, 1))
+    cold, warm = (_seconds([pair[place] for pair in pairs]) for place in (0, 1))
     hits = sum(block.compilation.cache_hits for _, row, _ in seen.rows for block in row.blocks if block.compilation is not None)
     hint = f"start-up seconds, medians over {plural(len(pairs), 'row')}" + (f"; {hits} graphs came out of a cache" if hits else "")
-    return Cell(f"cold {duration(cold)}, warm {duration(warm)}", hint=hint)
+    return Cell(f"cold {cold}, warm {warm}", hint=hint)

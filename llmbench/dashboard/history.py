@@ -1,28 +1,31 @@
 """The section of models: the newest run of each against the one before, what broke and what came back, and figures over dates.
 
-Old against new is results.diff, one pair at a time. A point of a history is marked where the interval of its ratio to the point before decides
-that it moved (results.unpaired), all steps of a line sharing the confidence; dashed lines are changes of releases.
+Old against new is results.diff, one pair at a time. A run of a history is marked where the runs from it on differ from those before it by an
+interval that decides it (results.unpaired); dashed lines are changes of releases.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from llmbench import statistics
-from llmbench.dashboard.collect import HISTORIES, Mark, again, name, sentence
+from llmbench.dashboard.collect import HISTORIES, Mark, again, moment, name, sentence
 from llmbench.dashboard.compiling import profile
 from llmbench.dashboard.model import Cell, Chart, Line, Point, Section, Series, Table
 from llmbench.dashboard.parts import WHERE, Parts, Shown, headings, why
 from llmbench.protocol import Status
 from llmbench.results.diff import Diff, Incomparable, RowDiff, diff
-from llmbench.results.diff_metrics import METRICS
-from llmbench.results.unpaired import Change, compare_unpaired
+from llmbench.results.diff_metrics import METRICS, Metric
+from llmbench.results.unpaired import Change, Shift, compare_unpaired
 from llmbench.views.diff_table import change_words, ratio_words
-from llmbench.views.text import DASH, date, number
+from llmbench.views.text import DASH, number
 
 #: More points than this on a line are thinned out evenly, changes and the last one kept.
 MOST_POINTS = 120
+#: Runs on either side of a place where a line may have moved.
+WINDOW = 5
 #: Cases whose history is drawn, those with the most recent runs first.
 MOST_CHARTS = 40
 
@@ -63,9 +66,12 @@ def models(parts: Parts) -> Section:
             Table(
                 "moved",
                 "When tokens/s moved",
-                headings("date", "machine", "model", "engine", "#from", "#to", "#ratio", "what else changed"),
+                headings("from", "machine", "model", "engine", "#after / before", "verdict", "what else changed"),
                 tuple(line for _, line in changes[:200]),
-                ("The newest 200." if len(changes) > 200 else "",),
+                (
+                    f"{WINDOW} runs before against {WINDOW} from then on, each run one value.",
+                    "The newest 200." if len(changes) > 200 else "",
+                ),
             ),
             profile(parts),
         ),
@@ -142,33 +148,55 @@ def _points(
 ) -> list[Point]:
     metric = METRICS[HISTORIES[place]]
     kept = [(mark, row) for mark in marks for row in mark.rows if row.label == label and row.values[place] and row.status is Status.OK]
+    values = [statistics.median(list(row.values[place])) or 0.0 for _, row in kept]
+    steps = _steps([mark for mark, _ in kept], values, metric)
     points = []
-    before = None
-    for mark, row in kept:
-        values = row.values[place]
-        value = statistics.median(list(values)) or 0.0
-        shift = None
-        if before is not None:
-            shift = compare_unpaired(
-                values,
-                before,
-                higher_is_better=metric.higher_is_better,
-                confidence=mark.confidence,
-                comparisons=max(1, len(kept) - 1),
-                min_effect=mark.min_effect,
-                noise_floor=mark.noise_floor if metric.is_timed else None,
-            )
-        moved = shift is not None and shift.change in (Change.BETTER, Change.WORSE)
-        word = change_words(shift.change, metric) if shift is not None and moved else ""
-        points.append(Point(mark.time, value * metric.scale, f"{date(mark.started_at)}: {number(value * metric.scale, 4)}", word))
-        if changes is not None and shift is not None and moved and before is not None:
+    for number_, (mark, _) in enumerate(kept):
+        shift, value = steps.get(number_), values[number_]
+        word = change_words(shift.change, metric) if shift is not None else ""
+        points.append(Point(mark.time, value * metric.scale, f"{moment(mark.started_at)}: {number(value * metric.scale, 4)}", word))
+        if changes is not None and shift is not None:
             what = "; ".join(words for time, words in releases if time == mark.time) or DASH
-            cells = (Cell(date(mark.started_at), mark.time), Cell(one.case.machine), Cell(one.case.model), one.engine(label),
-                     Cell(number(statistics.median(list(before)), 4), statistics.median(list(before))), Cell(number(value, 4), value),
-                     Cell(f"{number(shift.ratio)}x", shift.ratio, flag=shift.change is Change.WORSE), Cell(what))  # fmt: skip
+            cells = (Cell(moment(mark.started_at), mark.time), Cell(one.case.machine), Cell(one.case.model), one.engine(label),
+                     Cell(_shift_words(shift), shift.ratio, flag=shift.change is Change.WORSE), Cell(word), Cell(what))  # fmt: skip
             changes.append((mark.time, one.line(cells)))
-        before = values
     return points
+
+
+def _steps(marks: Sequence[Mark], values: Sequence[float], metric: Metric) -> dict[int, Shift]:
+    """The runs from which on a line stands at another level: WINDOW runs before against WINDOW from it on, each run one value, its median.
+
+    All places of a line share the confidence. Of neighbouring places that are decided the same way, the clearest counts. The newest run
+    alone can't be told from an outlier: a step shows once a second run stands with it.
+    """
+    found: dict[int, tuple[float, Shift]] = {}
+    for place in range(2, len(values) - 1):
+        mark = marks[place]
+        shift = compare_unpaired(
+            values[place : place + WINDOW],
+            values[max(0, place - WINDOW) : place],
+            higher_is_better=metric.higher_is_better,
+            confidence=mark.confidence,
+            comparisons=len(values) - 3,
+            min_effect=mark.min_effect,
+            noise_floor=mark.noise_floor if metric.is_timed else None,
+        )
+        if shift.change not in (Change.BETTER, Change.WORSE) or not shift.low or not shift.high:
+            continue
+        half = math.log(shift.high / shift.low) / 2
+        clear = abs(math.log(shift.ratio)) / half if half else math.inf
+        near = next((other for other in found if place - other < WINDOW and found[other][1].change is shift.change), None)
+        if near is not None and found[near][0] >= clear:
+            continue
+        if near is not None:
+            del found[near]
+        found[place] = (clear, shift)
+    return {place: shift for place, (_, shift) in found.items()}
+
+
+def _shift_words(shift: Shift) -> str:
+    """`0.917x [0.90, 0.93]`."""
+    return ratio_words(RowDiff("", "tokens", None, None, 0, 0, shift.ratio, shift.low, shift.high))
 
 
 def _thinned(points: list[Point]) -> list[Point]:

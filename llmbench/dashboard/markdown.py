@@ -44,7 +44,14 @@ def render(shown: Report) -> str:
 
 
 def _rows(table: Table) -> list[list[str]]:
-    return [[cell.text + (" (!)" if cell.flag else "") for cell in line.cells] for line in table.lines[:MOST_LINES]]
+    kinds = [numeric for _, numeric in table.columns]
+    return [
+        [
+            (cell.text[:60] if numeric else cell.text) + (" (!)" if cell.flag else "")
+            for cell, numeric in zip(line.cells, kinds, strict=True)
+        ]
+        for line in table.lines[:MOST_LINES]
+    ]
 
 
 def _notes(table: Table) -> list[str]:

@@ -13,8 +13,10 @@ from llmbench.results.startup import StartUp
 from llmbench.results.suite_summary import LEAST_COMPRESSION, LEAST_SPEEDUP, MOST_COMPILE_S
 from llmbench.results.summary import RowSummary
 from llmbench.views.fields import FIELDS
-from llmbench.views.text import DASH, number
+from llmbench.views.text import DASH, number, shorten
 
+#: The most characters of a figure: 1e300 has three hundred.
+FIGURE = 40
 _FIELDS = {field.key: field for field in FIELDS}
 
 
@@ -84,12 +86,12 @@ def figure(row: RowSummary, key: str, hint: str = "") -> Cell:
     """A figure of a row as every table of llmbench shows it, sorted by its exact value."""
     value = getattr(row, key)
     order = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-    return Cell(_FIELDS[key].show(row), order, hint)
+    return Cell(shorten(_FIELDS[key].show(row), FIGURE), order, hint)
 
 
 def amount(value: float | None, *, digits: int = 3, most_decimals: int | None = None, unit: str = "", hint: str = "") -> Cell:
     """A number with its unit; a dash for null."""
-    text = number(value, digits, most_decimals=most_decimals)
+    text = shorten(number(value, digits, most_decimals=most_decimals), FIGURE)
     return Cell(text if text == DASH else f"{text}{unit}", value, hint)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from llmbench import __version__
 from llmbench.dashboard.answer import Answer, answer
-from llmbench.dashboard.collect import Collected, again, name, sentence
+from llmbench.dashboard.collect import Collected, again, moment, name, sentence
 from llmbench.dashboard.costs import energy, growth, precision, startup
 from llmbench.dashboard.features import features
 from llmbench.dashboard.history import models
@@ -20,7 +20,7 @@ from llmbench.results.summary import RowSummary
 from llmbench.views import fields
 from llmbench.views.fields import FIELDS
 from llmbench.views.fields import Shown as Where
-from llmbench.views.text import DASH, date, number, plural
+from llmbench.views.text import DASH, number, plural, shorten
 
 #: Files that could not be read, and notes, that are named; more are counted.
 MOST_NOTES = 20
@@ -76,7 +76,7 @@ def _title(parts: Parts) -> str:
 
 def _about(collected: Collected) -> str:
     times = sorted((mark.time, mark.started_at) for marks in collected.histories.values() for mark in marks)
-    days = _unique(date(times[place][1])[:10] for place in (0, -1)) if times else ()
+    days = _unique(moment(times[place][1])[:10] for place in (0, -1)) if times else ()
     return f"{plural(collected.runs, 'run')}, {' to '.join(days)}" if days else "no runs"
 
 
@@ -87,20 +87,27 @@ def _headline(shown: list[Shown]) -> tuple[str, list[str]]:
         return "Nothing was measured that can be believed.", []
     if len(asked) == 1:
         return asked[0].answer.sentence, [_at(asked[0])]
-    wins = _wins(asked)
+    compared = [one for one in asked if one.answer.next is not None] or asked
+    wins = _wins(compared)
+    undecided = len(compared) - sum(map(len, wins.values()))
+    of = f"of {plural(len(compared), 'comparison')}"
     first = next(iter(wins), None)
-    of = f"of {len(asked)} comparisons"
     if first is None:
-        return f"No engine is the fastest beyond doubt in any {of}.", []
-    headline = f"{_won(first, wins[first]).replace(' fastest in ', ' is fastest in ').replace(',', f' {of},', 1)}"
+        headline = f"No engine is the fastest beyond doubt in any {of}."
+    elif 2 * len(wins[first]) > len(compared):
+        headline = f"{first} is fastest in {len(wins[first])} {of}, by {_by(wins[first])} over the next."
+    else:
+        words = [f"{engine} in {len(won)}" for engine, won in list(wins.items())[:3]] + [f"{undecided} undecided"] * bool(undecided)
+        headline = f"No engine wins everywhere: {', '.join(words)} {of}."
     lines = []
-    for machine in _unique(one.case.machine for one in asked):
-        here = [one for one in asked if one.case.machine == machine]
-        words = [_won(engine, won) for engine, won in _wins(here).items()]
-        open_ones = sum(not one.answer.decided for one in here)
-        words += [f"{open_ones} undecided" if words else f"all {open_ones} undecided"] if open_ones else []
+    for machine in _unique(one.case.machine for one in compared):
+        here = [one for one in compared if one.case.machine == machine]
+        found = _wins(here)
+        words = [f"{engine} fastest in {len(won)}, by {_by(won)} over the next" for engine, won in found.items()]
+        open_ones = len(here) - sum(map(len, found.values()))
+        words += [f"{open_ones} undecided"] if open_ones else []
         lines.append(f"On {machine}: {'; '.join(words)}.")
-    return f"{headline}.", lines
+    return headline, lines
 
 
 def _wins(shown: list[Shown]) -> dict[str, list[Answer]]:
@@ -111,17 +118,16 @@ def _wins(shown: list[Shown]) -> dict[str, list[Answer]]:
     return dict(sorted(found.items(), key=lambda entry: -len(entry[1])))
 
 
-def _won(engine: str, won: list[Answer]) -> str:
-    """`torch-compile fastest in 4, by 1.09x to 1.21x`."""
+def _by(won: list[Answer]) -> str:
+    """`1.09x to 1.21x`: the least and the greatest ratio to the next best."""
     ratios = sorted(one.ratio.ratio for one in won if one.ratio is not None)
     low, high = (f"{number(ratio)}x" if ratio < 1e4 else "over 10000x" for ratio in (ratios[0], ratios[-1]))
-    by = low if low == high else f"{low} to {high}"
-    return f"{engine} fastest in {len(won)}, by {by} over the next"
+    return low if low == high else f"{low} to {high}"
 
 
 def _at(one: Shown) -> str:
     return " · ".join(
-        part for part in (one.case.machine, one.case.model, one.case.dtype, one.case.request, date(one.run.started_at)) if part
+        part for part in (one.case.machine, one.case.model, one.case.dtype, one.case.request, moment(one.run.started_at)) if part
     )
 
 
@@ -131,14 +137,20 @@ def _case(one: Shown) -> CaseView:
     bars = tuple(_bar(one, row, batch) for row in sorted(found.rows, key=lambda row: -(row.tokens_per_s or 0.0)))
     limits = [bar.limit for bar in bars if bar.limit is not None]
     reason = next((sentence(row.limit_reason) for row in found.rows if row.limit_reason), "")
-    words = f"reading the weights allows at most {number(max(limits), 4)} tokens/s" if limits else f"no limit: {reason}" if reason else ""
+    words = (
+        f"reading the weights allows at most {shorten(number(max(limits), 4), 24)} tokens/s"
+        if limits
+        else f"no limit: {reason}"
+        if reason
+        else ""
+    )
     return CaseView(
         name=f"c{one.place}",
         machine=one.case.machine,
         model=one.case.model,
         dtype=one.case.dtype,
         request=one.case.request,
-        when=date(one.run.started_at)[:16],
+        when=moment(one.run.started_at)[:16],
         head=found.head,
         by=found.by,
         sentence=found.sentence,
@@ -159,7 +171,7 @@ def _bar(one: Shown, row: RowSummary, batch: int) -> Bar:
         engine=row.engine,
         rate=row.tokens_per_s,
         deviation=row.tokens_per_s_deviation,
-        value=next(field for field in FIELDS if field.key == "tokens_per_s").show(row) if measured else "",
+        value=next(field for field in FIELDS if field.key == "tokens_per_s").show(row)[:40] if measured else "",
         ratio=ratio if measured and ratio != DASH else "",
         words=words,
         is_best=row is one.answer.best,
@@ -201,7 +213,7 @@ def _runs(parts: Parts) -> Section:
     for one in parts.shown:
         versions = ", ".join(f"{library} {version}" for library, version in parts.collected.newest(one.case).versions)
         mark = parts.collected.newest(one.case)
-        cells = (*one.where(), Cell(one.case.request), Cell(date(one.run.started_at), mark.time), Cell(name(one.run.run_id)),
+        cells = (*one.where(), Cell(one.case.request), Cell(moment(one.run.started_at), mark.time), Cell(name(one.run.run_id)),
                  Cell(sentence(versions)), Cell(sentence(" ".join(one.run.command)) or DASH))  # fmt: skip
         lines.append(one.line(cells))
     columns = (*WHERE, *headings("request", "date", "run", "versions", "command"))

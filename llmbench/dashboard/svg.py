@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from llmbench.dashboard.model import Bar, Chart, Point, Series
 from llmbench.views.colors import color
-from llmbench.views.text import number
 
 #: A limit further out than this many times the longest bar is told in words alone: it would squash the bars.
 FAR = 2.0
@@ -41,6 +40,11 @@ def reach(bars: Sequence[Bar]) -> float:
     longest = max((one.rate + (one.deviation or 0.0) for one in bars if one.rate), default=0.0)
     limits = [one.limit for one in bars if one.limit is not None and one.limit <= FAR * longest]
     return max([longest, *limits]) * 1.01
+
+
+def shows_limit(bars: Sequence[Bar]) -> bool:
+    """Whether any bar of a case has its limit drawn."""
+    return any(one.rate and one.limit is not None and one.limit <= reach(bars) for one in bars)
 
 
 def chart(one: Chart) -> Markup:
@@ -127,7 +131,7 @@ def _x_axis(one: Chart, xs: Sequence[float], across: _Scale) -> list[str]:
     else:
 
         def words(value: float) -> str:
-            return number(value, 6)
+            return f"{value:g}"
 
         places = places[:: max(1, math.ceil(len(places) / 6))]
     found = []

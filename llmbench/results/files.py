@@ -21,6 +21,8 @@ from llmbench.protocol import SCHEMA_VERSION, Run, encode
 MAX_BYTES = 64 * 2**20
 #: Deeper nesting than any run has.
 _MAX_DEPTH = 40
+#: More than any model has. Views go over all layers, so a number without bounds would hang them.
+_MOST_LAYERS = 10_000
 
 
 class RunFileError(ValueError):
@@ -201,7 +203,8 @@ def _shape_fault(config: dict[str, Any]) -> str | None:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"model.config.{'.'.join(str(part) for part in first['loc'])[:200]}: {first['msg']}"
-    return None
+    layers = config.get("layers")
+    return f"model.config.layers of {layers}" if isinstance(layers, int) and not 0 <= layers <= _MOST_LAYERS else None
 
 
 def _absurd(run: Run) -> str | None:

@@ -160,8 +160,8 @@ def sample_rates(run: Run, block: Block) -> list[float]:
 
 def good_samples(run: Run, block: Block) -> list[Sample]:
     """A block's full generations that gave exactly max_new_tokens for each sequence: a rate over a wrong count would be no rate."""
-    counted = (run.request.max_new_tokens,) * run.request.batch_size
-    return [sample for sample in block.of_kind("sample") if sample.new_tokens == counted]
+    count, batch = run.request.max_new_tokens, run.request.batch_size
+    return [one for one in block.of_kind("sample") if len(one.new_tokens) == batch and all(tokens == count for tokens in one.new_tokens)]
 
 
 def good_blocks(run: Run, row: Row) -> list[Block]:

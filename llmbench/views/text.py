@@ -100,6 +100,8 @@ def plural(amount: int, word: str) -> str:
 
 def duration(seconds: float) -> str:
     """`8.2 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
+    if not math.isfinite(seconds):
+        return DASH
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
