@@ -6,10 +6,15 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEVELOP := $(VENV)/.develop
 
-.PHONY: compare notebook test lint typecheck pytest clean
+.PHONY: compare gpu-check notebook test lint typecheck pytest clean
 
 compare: $(INSTALLED)
 	$(BIN)/llmbench compare --model smollm2-135m --max-new-tokens 200 --engines eager,torch-compile --time-budget 4m
+
+# On a GPU machine, which may have no network: runs under the environment here, else under the machine's own python3, and installs nothing.
+# `make gpu-check ARGS='--minutes 8'`; ARGS=--tiny tests the script itself on a CPU.
+gpu-check:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu_check.py $(ARGS)
 
 # Runs notebooks/compare.ipynb on the runs stored beside it and keeps the charts in it.
 notebook: $(DEVELOP)
