@@ -29,6 +29,7 @@ lint: $(DEVELOP)
 typecheck: $(DEVELOP)
 	$(BIN)/mypy
 
+# The tests of `llmbench dashboard` drive Debian's chromium: without it they are skipped, and with CI set they fail (.ci/run installs it).
 # Files, not single tests, are shared between two processes; torch's tests stay in one, so that they don't fight over the cores.
 pytest: $(DEVELOP)
 	$(BIN)/pytest -n 2 --dist loadgroup

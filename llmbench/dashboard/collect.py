@@ -22,6 +22,8 @@ from llmbench.views.text import date, plain, plural, shorten
 
 #: The most characters of a name, and of a sentence out of a run file, that are shown: such a file may come from anywhere.
 NAME, SENTENCE = 80, 300
+#: No figure that is drawn is as large, in any unit: what is comes from a file that lies.
+MOST = 1e15
 #: Libraries with their releases, by name.
 Versions = tuple[tuple[str, str], ...]
 #: What a history can be drawn of: names of diff_metrics.METRICS, the first one drawn first.
@@ -206,8 +208,9 @@ def _case(run: Run, key: tuple[object, ...]) -> Case:
 
 def _row_mark(run: Run, row: Row, start: StartUp) -> RowMark:
     ready_s = start.cold.ready_s if start.cold is not None else None
-    values = (METRICS["tokens"].values(run, row), [ready_s] if ready_s else [], METRICS["memory"].values(run, row))
-    return RowMark(name(row.variant.label), name(row.variant.engine), row.status, start.tokens_per_s, tuple(map(tuple, values)))
+    values = (METRICS["tokens"].values(run, row), [ready_s] if ready_s is not None else [], METRICS["memory"].values(run, row))
+    drawn = tuple(tuple(value for value in found if 0 < value < MOST) for found in values)
+    return RowMark(name(row.variant.label), name(row.variant.engine), row.status, start.tokens_per_s, drawn)
 
 
 def _versions(run: Run) -> Versions:
