@@ -31,9 +31,14 @@ class Spied:
         self.__name__, self.__version__ = trt.__name__, trt.__version__
         self.seen: dict[str, Any] = {}
         self.profiles: list[Any] = []
+        self.flags = 0
         spied = self
 
         class Builder(trt.Builder):  # type: ignore[misc]
+            def create_network(self, flags: int = 0) -> Any:
+                spied.flags = flags
+                return super().create_network(flags)
+
             def create_optimization_profile(self) -> Any:
                 profile = super().create_optimization_profile()
                 spied.profiles.append(profile)
@@ -80,6 +85,8 @@ def test_what_is_built(tmp_path: Path, dtype: str, kind: str, in_place: bool) ->
     info = build_plan(RTX, module, graph, tmp_path, options)
     seen = module.seen
     assert seen["strongly_typed"]
+    # This edition is always so; the classic one only when asked.
+    assert module.flags == 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     assert not seen["tf32"]
     assert seen["workspace"] == 64 * 2**20
     assert seen["targets"] == [trt.ComputeCapability.SM86, trt.ComputeCapability.SM89]
