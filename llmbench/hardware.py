@@ -36,6 +36,8 @@ class HardwareProfile:
 
 
 _GIB = 2**30
+#: No card below has more on-chip cache than the RTX 5090's 96 MiB.
+LARGEST_CACHE_BYTES = 96 * 2**20
 
 PROFILES = (
     HardwareProfile(

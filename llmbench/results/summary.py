@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmbench import statistics
+from llmbench import hardware, statistics
 from llmbench.checkpoints import layout
 from llmbench.checkpoints.config import ModelConfig
 from llmbench.protocol import DTYPE_BYTES, Accuracy, Bandwidth, Block, Row, Run, Sample, Status, Variant, decode
@@ -49,6 +49,7 @@ class RowSummary:
     bytes_per_token: int | None = None
     limit_tokens_per_s: float | None = None  # read bandwidth x batch / bytes_per_token, all sequences together; see limit_reason
     limit_reason: str | None = None  # why limit_tokens_per_s is null
+    limit_source: str | None = None  # where its bandwidth is from, where it is no probe's: "datasheet of rtx-4090"
     bandwidth_use: float | None = None  # decode rate of all sequences together / limit
     read_gb_per_s: float | None = None  # the highest probed around the run's blocks
     build_s: float | None = None
@@ -93,6 +94,14 @@ def limit_tokens_per_s(bandwidths: list[Bandwidth], bytes_per_token: int, batch_
             f"a token reads {bytes_per_token / 2**20:.0f} MiB, under {CACHE_FACTOR} x the {cache / 2**20:.0f} MiB last-level cache"
         )
     return max(probed) * 1e9 * batch_size / bytes_per_token, None
+
+
+def _datasheet_limit(run: Run, bytes_per_token: int, reason: str | None) -> tuple[float | None, str | None, str | None]:
+    """(limit, why there is none, its source) where the bandwidth could not be probed: by the GPU's datasheet, which no program reaches."""
+    profile = hardware.of_device(run.machine.device_name) if run.machine.device.startswith("cuda") else None
+    if profile is None or bytes_per_token < CACHE_FACTOR * hardware.LARGEST_CACHE_BYTES:
+        return None, reason, None
+    return profile.bandwidth_gb_per_s * 1e9 * run.request.batch_size / bytes_per_token, None, f"datasheet of {profile.name}"
 
 
 def token_bytes(run: Run, variant: Variant) -> int | None:
@@ -161,7 +170,7 @@ def sample_rates(run: Run, block: Block) -> list[float]:
 def good_samples(run: Run, block: Block) -> list[Sample]:
     """A block's full generations that gave exactly max_new_tokens for each sequence: a rate over a wrong count would be no rate."""
     count, batch = run.request.max_new_tokens, run.request.batch_size
-    return [one for one in block.of_kind("sample") if len(one.new_tokens) == batch and all(tokens == count for tokens in one.new_tokens)]
+    return [one for one in block.of_kind("sample") if len(one.new_tokens) == batch == one.new_tokens.count(count)]
 
 
 def good_blocks(run: Run, row: Row) -> list[Block]:
@@ -194,7 +203,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         decode_rate = (new_tokens - 1) / (wall - ttft)
 
     bytes_per_token = token_bytes(run, row.variant)
-    limit, limit_reason = None, None
+    limit, limit_reason, limit_source = None, None, None
     if good:
         bandwidths = _probes(run, row)
         limit, limit_reason = (
@@ -203,6 +212,8 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
             else (None, f"bytes per token are not known for this {'quantization' if run.model.config else 'architecture'}")
         )
         probed = [bandwidth.gb_per_s for bandwidth in bandwidths if bandwidth.gb_per_s is not None]
+        if not probed and bytes_per_token is not None:
+            limit, limit_reason, limit_source = _datasheet_limit(run, bytes_per_token, limit_reason)
     else:
         probed = []
 
@@ -237,6 +248,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         bytes_per_token=bytes_per_token,
         limit_tokens_per_s=limit,
         limit_reason=limit_reason,
+        limit_source=limit_source,
         bandwidth_use=decode_rate * batch / limit if decode_rate and limit else None,
         read_gb_per_s=max(probed, default=None),
         build_s=next((block.build_s for block in row.blocks if block.build_s is not None), None),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ SUFFIXES = (".png", ".svg")
 # Inches.
 _WIDTH, _EDGE, _SLOT, _LIMIT_SLOT = 9.0, 0.18, 0.31, 0.26
 _TITLE, _GROUP_TITLE, _GAP, _AXIS, _LINE = 0.38, 0.26, 0.2, 0.3, 0.17
+_PANEL = 0.3
 
 _FONT, _SMALL = 9.0, 7.8  # points
 _INK, _FAINT, _LIMIT_INK = "#222222", "#666666", "#B00020"
@@ -70,6 +71,7 @@ class _Group:
     run: Run
     bars: list[_Bar]
     limits: list[_Limit]
+    panel: str = ""  # the device whose panel begins with this group; empty within one, and where all runs are of one device
 
     @property
     def height(self) -> float:
@@ -95,7 +97,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ViewError(f"can't draw {plain(path.name)!r}: the name must end in {' or '.join(SUFFIXES)}")
-    groups = [_group(run) for run in runs if run.rows]
+    groups = _panels([_group(run) for run in runs if run.rows])
     if not groups:
         raise ViewError("nothing to draw: the runs have no rows")
     temporary = path.with_name(f".llmbench-{secrets.token_hex(6)}.tmp")
@@ -107,6 +109,18 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         raise ViewError(f"can't write {plain(str(path))}: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _panels(groups: list[_Group]) -> list[_Group]:
+    """The groups, those of one device together, where the runs are of several: machines in the order in which they first come."""
+    devices = list(dict.fromkeys(fields.device_words(group.run) for group in groups))
+    if len(devices) < 2:
+        return groups
+    found: list[_Group] = []
+    for device in devices:
+        first, *others = [group for group in groups if fields.device_words(group.run) == device]
+        found += [replace(first, panel=device), *others]
+    return found
 
 
 def _group(run: Run) -> _Group:
@@ -201,7 +215,8 @@ class _Picture:
         axes = [group in measured and (self.own_scales or group is measured[-1]) for group in groups]
         titles = [self._group_title(group) for group in groups]
         heights = [_GROUP_TITLE + _LINE * (len(title) - 1) + group.height for group, title in zip(groups, titles, strict=True)]
-        height = _TITLE + sum(heights) + _AXIS * sum(axes) + _GAP * len(groups) + _LINE * len(caption) + 2 * _EDGE
+        panels = [_PANEL if group.panel else 0.0 for group in groups]
+        height = _TITLE + sum(heights) + sum(panels) + _AXIS * sum(axes) + _GAP * len(groups) + _LINE * len(caption) + 2 * _EDGE
         self.height = height
         self.figure.set_size_inches(_WIDTH, height)
 
@@ -209,7 +224,10 @@ class _Picture:
         self._write(_EDGE, top, "Tokens per second" + (", per sequence" if self._batched() else ""), size=13, weight="bold", va="top")
         top -= _TITLE
         shared = None if self.own_scales else max(self._scale(group) for group in groups)
-        for group, title, with_axis, taken in zip(groups, titles, axes, heights, strict=True):
+        for group, title, with_axis, taken, panel in zip(groups, titles, axes, heights, panels, strict=True):
+            if group.panel:
+                self._write(_EDGE, top, self._fit(group.panel, _WIDTH - 2 * _EDGE, 12), size=11.5, weight="bold", color=_FAINT, va="top")
+            top -= panel
             for place, line in enumerate(title):
                 self._write(_EDGE, top - _LINE * place, line, size=10 if place == 0 else _SMALL, weight="bold" if place == 0 else "normal",
                             color=_INK if place == 0 else _FAINT, va="top")  # fmt: skip
@@ -276,7 +294,8 @@ class _Picture:
 
     def _group_title(self, group: _Group) -> list[str]:
         common = self._common()
-        own = [fact for fact in self._facts(group.run) if fact not in common]
+        named = {fields.device_words(group.run)} if any(group.panel for group in self.groups) else set()  # the panel says it
+        own = [fact for fact in self._facts(group.run) if fact not in common and fact not in named]
         return [self._fit(plain(group.run.model.name) or "unnamed model", _WIDTH - 2 * _EDGE, 10.5), *self._lines(own)]
 
     def _caption(self) -> list[str]:
@@ -296,7 +315,8 @@ class _Picture:
                 words += f" [{100 * confidences.pop():g} % interval, all ratios of a run together]"
             parts.append(words)
         if any(group.limits for group in self.groups):
-            parts.append("limit: what the probed memory bandwidth allows")
+            sources = sorted({bar.row.limit_source for bar in bars if bar.row.limit_source})
+            parts.append("limit: what the probed memory bandwidth allows" + (f", or the {', '.join(sources)}" if sources else ""))
         if self.own_scales:
             parts.append("each group has its own scale")
         return parts

@@ -204,6 +204,7 @@ FIELDS: tuple[Field, ...] = (
     _figure("bandwidth_use", "bandwidth\n%", Shown.TABLE, scale=100.0, rank=5, most_decimals=1, why_null=_why_no_limit),
     _figure("limit_tokens_per_s", "limit\ntokens/s", digits=4),
     _text("limit_reason", "no limit because"),
+    _text("limit_source", "limit by"),
     _figure("read_gb_per_s", "read\nGB/s"),
     _figure("bytes_per_token", "read for a token\nMiB", scale=1 / 2**20, digits=4),
     _figure("compile_s", "compile\ns", Shown.TABLE, most_decimals=2, rank=2, why_null=_why_no_compile),
