@@ -1,23 +1,12 @@
 """Run files that the tests of the dashboard share: three GPUs, three days, five models."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from make_history import history
+from make_history import history, write_runs
 
-from llmbench.protocol import Run, encode
-
-
-def write_runs(folder: Path, runs) -> list[Path]:
-    """Each run as its own file, in their order."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for place, run in enumerate(runs):
-        paths.append(folder / f"{place:05d}.json")
-        paths[-1].write_text(json.dumps(encode(run)))
-    return paths
+from llmbench.protocol import Run
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,11 @@ to see what the page does with many runs.
 
 from __future__ import annotations
 
+import json
 import random
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -35,7 +36,6 @@ from llmbench.protocol import (
     Variant,
     encode,
 )
-from llmbench.results import files
 
 GIB = 2**30
 NEW_TOKENS = 128
@@ -227,16 +227,17 @@ def history(days: int = 60, *, many: bool = False) -> Iterator[Run]:
                 yield from (make_run(gpu, "phi-2", day, days, prompt=prompt) for prompt in (512, 1024))
 
 
-def write(folder: Path, days: int = 60, *, many: bool = False) -> list[Path]:
+def write_runs(folder: Path, runs: Iterable[Run]) -> list[Path]:
+    """Each run as its own file, in their order."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for place, run in enumerate(history(days, many=many)):
-        run = replace(run, run_id=f"{run.run_id}-{place}")
-        paths.append(folder / f"{run.run_id}.json")
-        files.save(run, paths[-1])
+    for place, run in enumerate(runs):
+        paths.append(folder / f"{place:05d}.json")
+        paths[-1].write_text(json.dumps(encode(run)))
     return paths
 
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
-    print(len(write(Path(words[0]), int(words[1]) if len(words) > 1 else 60, many="--many" in sys.argv)), "run files")
+    nights = history(int(words[1]) if len(words) > 1 else 60, many="--many" in sys.argv)
+    print(len(write_runs(Path(words[0]), nights)), "run files")

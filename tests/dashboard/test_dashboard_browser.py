@@ -3,11 +3,13 @@
 import contextlib
 
 import pytest
-from conftest import write_runs
-from make_history import GPUS, make_run
+from make_history import GPUS, make_run, write_runs
 
 from llmbench.dashboard import page as pages
 from llmbench.dashboard.collect import collect
+
+#: One browser for all of them.
+pytestmark = pytest.mark.xdist_group("browser")
 
 FLAGS = [
     "--no-sandbox",

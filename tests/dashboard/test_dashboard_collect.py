@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-from conftest import write_runs
-from make_history import GPUS, make_run
+from make_history import GPUS, make_run, write_runs
 
 from llmbench.dashboard import collect as collecting
 from llmbench.dashboard.collect import collect, fingerprint, name, run_files

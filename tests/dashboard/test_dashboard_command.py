@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from conftest import write_runs
-from make_history import GPUS, make_run
+from make_history import GPUS, make_run, write_runs
 from typer.testing import CliRunner
 
 from llmbench.cli import app

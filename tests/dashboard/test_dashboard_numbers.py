@@ -5,8 +5,7 @@ import math
 import re
 
 import pytest
-from conftest import write_runs
-from make_history import GPUS, MODELS, make_run
+from make_history import GPUS, MODELS, make_run, write_runs
 
 from llmbench import statistics
 from llmbench.dashboard.answer import answer

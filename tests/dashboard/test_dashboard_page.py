@@ -7,9 +7,8 @@ import json
 import re
 
 import pytest
-from conftest import write_runs
 from hostile import PAYLOADS, absurd, with_texts
-from make_history import GPUS, MODELS, make_run
+from make_history import GPUS, MODELS, make_run, write_runs
 
 from llmbench.dashboard import page
 from llmbench.dashboard.collect import collect
