@@ -422,6 +422,8 @@ def _request(options: Options, config: ModelConfig | Outline, tokenizer: Tokeniz
     if options.input_len is not None:
         prompt, ids = None, synthetic_ids(config.vocab, options.input_len, options.seed)
     elif tokenizer is None:
+        # The default prompt, which suites name too, stands for any short one: random weights get as many ids as it has.
+        prompt = None if prompt == DEFAULT_PROMPT else prompt
         if prompt is not None:
             raise UsageError(f"{options.model} has no tokenizer to read a prompt with; give --input-len N for synthetic ids")
         ids = synthetic_ids(config.vocab, 6, options.seed)

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tiny import compare, llmbench, run_files
+from tiny import compare, llmbench, run_files, tiny_folder
 
 from llmbench.interpreters import InterpreterError, remember, remembered, remembered_file, settled, variable
 from llmbench.results import files
@@ -167,3 +167,24 @@ def test_a_worker_under_another_python(tmp_path: Path) -> None:
     assert "SIGSEGV" in (crashed.reason or "")
     logs = [path.read_text() for path in (tmp_path / "results").rglob("*.log")]
     assert any("and one past Python's own stream" in text for text in logs)
+
+
+def test_an_engine_that_is_not_installed_is_a_row_with_the_install_line(tmp_path: Path) -> None:
+    """As the published suite is run on a machine without it: random weights, the suite's own prompt."""
+    done = compare(tmp_path, "fake,tensorrt-llm", "--rounds", 1, "-q")
+    assert done.returncode == 3
+    good, absent = files.load(run_files(tmp_path)[0]).rows
+    assert good.status.value == "ok"
+    assert absent.status.value == "unavailable"
+    assert "pip install tensorrt_llm==1.2.1" in (absent.reason or "")
+
+
+def test_the_default_prompt_needs_no_tokenizer(tmp_path: Path) -> None:
+    """It stands for any short one, also where a suite names it; another prompt is refused."""
+    model = tiny_folder(tmp_path)
+    fixed = ("compare", "--model", model, "--load-format", "dummy", "--engines", "fake", "-n", 4, "--rounds", 1, "-q", "--prompt")
+    done = llmbench(tmp_path, *fixed, "Hello, my name is")
+    assert done.returncode == 0, done.stderr
+    run = files.load(run_files(tmp_path)[0])
+    assert (len(run.request.prompt_ids), run.prompt) == (6, None)
+    assert llmbench(tmp_path, *fixed, "Another").returncode == 2
