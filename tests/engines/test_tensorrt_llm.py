@@ -240,6 +240,17 @@ def test_what_a_runner_and_a_generation_are_asked_for(twice: Twice) -> None:
     assert machine.calls("prefill skipped") == []
 
 
+def test_block_reuse_is_turned_off_and_not_left_to_the_default(machine: Machine) -> None:
+    """In the record both are off by default; use_runtime_defaults may bring others with the plan."""
+    from llmbench.engines.tensorrt_llm.runner import TensorRTLLMBuiltEngine
+
+    engine, (job,) = TensorRTLLMBuiltEngine(), jobs_of(machine, "llama-2-7b", "tensorrt-llm")
+    engine.config = engine.read_config(job)
+    arguments = engine.runner_arguments(job)
+    assert arguments["kv_cache_enable_block_reuse"] is False
+    assert arguments["enable_chunked_context"] is False
+
+
 def test_the_figures_of_memory_keep_pool_and_use_apart(twice: Twice) -> None:
     report = twice("llama-2-7b")[1].blocks[0].report
     assert report is not None
