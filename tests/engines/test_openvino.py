@@ -36,7 +36,7 @@ def test_weights_are_read_in_their_type_and_attention_is_one_operator_with_its_c
     engine, report = graph_jobs.loaded(OpenVinoEngine(), job, tmp_path)
     assert (report.storage_dtype, report.arithmetic_dtype) == (dtype, "float32")
     short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
-    assert report.settings["kv_cache_precision"] == short
+    assert report.settings["kv_cache_precision"] == "f16"
     kinds = operators(engine)
     assert [precision for kind, precision in kinds if kind == "FullyConnected"] == [short] * (4 * 3 + 1)
     assert sum(kind == "ScaledDotProductAttention" for kind, _ in kinds) == 3
