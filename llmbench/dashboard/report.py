@@ -86,7 +86,8 @@ def _headline(shown: list[Shown]) -> tuple[str, list[str]]:
     if not asked:
         return "Nothing was measured that can be believed.", []
     if len(asked) == 1:
-        return asked[0].answer.sentence, [_at(asked[0])]
+        only = asked[0]
+        return f"On {only.case.words}: {f'{only.answer.head} {only.answer.by}'.strip()}", [only.answer.rest, _at(only)]
     compared = [one for one in asked if one.answer.next is not None] or asked
     wins = _wins(compared)
     undecided = len(compared) - sum(map(len, wins.values()))
@@ -137,13 +138,13 @@ def _case(one: Shown) -> CaseView:
     bars = tuple(_bar(one, row, batch) for row in sorted(found.rows, key=lambda row: -(row.tokens_per_s or 0.0)))
     limits = [bar.limit for bar in bars if bar.limit is not None]
     reason = next((sentence(row.limit_reason) for row in found.rows if row.limit_reason), "")
-    words = (
-        f"reading the weights allows at most {shorten(number(max(limits), 4), 24)} tokens/s"
-        if limits
-        else f"no limit: {reason}"
-        if reason
-        else ""
-    )
+    words = f"no limit: {reason}" if reason else ""
+    if limits:
+        sources = dict.fromkeys(row.limit_source for row in found.rows if row.limit_source)
+        words = (
+            f"reading the weights allows at most {shorten(number(max(limits), 4), 24)} tokens/s{' for each sequence' if batch > 1 else ''}"
+        )
+        words += f" by the {sentence(' and '.join(sources))}" if sources else ""
     return CaseView(
         name=f"c{one.place}",
         machine=one.case.machine,

@@ -80,7 +80,9 @@ def test_filters_hide_other_machines_and_models_everywhere_and_the_link_keeps_th
         assert tab.locator(".case:visible").count() == 2
         assert set(column(tab, "sums", 1)) == {GPUS[1].name}
         tab.get_by_label("Contains").fill("phi-3")
-        assert tab.locator(".case:visible h3").all_inner_texts() == [f"phi-3-mini {GPUS[1].name} · float16"]
+        assert tab.locator(".case:visible h3").all_inner_texts() == [
+            f"phi-3-mini {GPUS[1].name} · float16 · 64 prompt ids, 128 new tokens, batch 1"
+        ]
         assert tab.locator("#filtered").inner_text() == "1 of 4 shown"
         tab.locator("#old-new thead button").nth(5).click()
         link = tab.url
