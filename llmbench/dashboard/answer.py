@@ -62,7 +62,7 @@ def answer(run: Run) -> Answer:
     if ratio.verdict is Verdict.FASTER:
         return Answer(rows, best, after, ratio, first, f"{ratio_text(ratio)} {second}", sentence, rest)
     by = "equally fast" if ratio.verdict is Verdict.SAME else "too close to tell"
-    return Answer(rows, best, after, ratio, f"{first} or {second}", by, sentence, f"{first} {ratio_text(ratio)} {second}, {rest}")
+    return Answer(rows, best, after, ratio, f"{first} and {second}", by, sentence, f"{first} {ratio_text(ratio)} {second}, {rest}")
 
 
 def _best_over_next(run: Run, good: Sequence[RowSummary]) -> Comparison | None:
