@@ -1,8 +1,8 @@
 """The engine `openvino`: the exported graph, rewritten for OpenVINO once and kept as its IR, on the CPU or an Intel GPU.
 
-Weights stay in their type (2 bytes each in bfloat16 and float16, fewer in int8 and int4), arithmetic is float32 unless the option `arithmetic`
-says otherwise, and the cache is kept in float32 or float16: all three are set explicitly, since OpenVINO's own choice differs between
-processors and releases (a cache of 8 bits among them).
+Weights stay in their type (2 bytes each in bfloat16 and float16, fewer in int8 and int4). Arithmetic is the variant's dtype where the processor
+computes in it, else float32, and what the option `arithmetic` says where it is given. The cache is kept in float32 or float16. All three are set
+explicitly and reported, since OpenVINO's own choice differs between processors and releases (a cache of 8 bits among them).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class OpenVinoEngine(GraphEngine):
         if job.device != "cpu":
             raise Unsupported(f"openvino can't run on device {job.device!r}; known: cpu, and an Intel GPU by the option device=GPU")
         options = job.variant.options
-        arithmetic = options.get("arithmetic", "float32")
-        if arithmetic not in _TYPES:
+        arithmetic = options.get("arithmetic")
+        if arithmetic is not None and arithmetic not in _TYPES:
             raise Unsupported(f"openvino has no arithmetic {arithmetic!r}; known: {', '.join(_TYPES)}")
         device = options.get("device", "CPU")
         if device not in ("CPU", "GPU"):
@@ -59,7 +59,7 @@ class OpenVinoEngine(GraphEngine):
         if not any(name.partition(".")[0] == device for name in found):
             raise Unavailable(f"OpenVINO finds no {device} here, only {', '.join(found) or 'nothing'}; install its driver")
         capabilities = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
-        if arithmetic != "float32" and {"bfloat16": "BF16", "float16": "FP16"}[str(arithmetic)] not in capabilities:
+        if arithmetic is not None and not _computes_in(str(arithmetic), capabilities):
             raise Unsupported(f"this {device} computes in {', '.join(capabilities)}, not in {arithmetic}; leave arithmetic out")
 
     def recipe(self, job: Job) -> Recipe | None:
@@ -85,10 +85,9 @@ class OpenVinoEngine(GraphEngine):
             raise EngineError("openvino got no model to load", Status.LOAD_FAILED)
         info = read_info(artifact)
         options = job.variant.options
-        arithmetic, device = str(options.get("arithmetic", "float32")), str(options.get("device", "CPU"))
+        device = str(options.get("device", "CPU"))
         settings: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": _TYPES[arithmetic],
             "KV_CACHE_PRECISION": _CACHE_TYPES[info.dtype],
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # activations are not rounded to 8 bits
         }
@@ -96,6 +95,9 @@ class OpenVinoEngine(GraphEngine):
             settings["INFERENCE_NUM_THREADS"] = job.threads
         try:
             core = openvino.Core()
+            own = info.dtype if _computes_in(info.dtype, core.get_property(device, "OPTIMIZATION_CAPABILITIES")) else "float32"
+            arithmetic = str(options.get("arithmetic", own))
+            settings["INFERENCE_PRECISION_HINT"] = _TYPES[arithmetic]
             model = core.read_model(artifact / MODEL_XML)
             mark_decompression(model)
             compiled = core.compile_model(model, device, settings)
@@ -152,6 +154,11 @@ class OpenVinoEngine(GraphEngine):
     def close(self) -> None:
         self._request = self._token = self._position = self.info = None
         gc.collect()
+
+
+def _computes_in(dtype: str, capabilities: list[str]) -> bool:
+    """Whether a device has arithmetic in a dtype, by the capabilities that OpenVINO reads off it."""
+    return {"float32": "FP32", "bfloat16": "BF16", "float16": "FP16"}[dtype] in capabilities
 
 
 def _fault(error: Exception, otherwise: Status) -> EngineError:

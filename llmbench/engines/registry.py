@@ -179,7 +179,7 @@ BUILT_IN = (
     EngineSpec(
         name="openvino",
         target="llmbench.engines.openvino_engine:OpenVinoEngine",
-        summary="OpenVINO on the exported graph: 16-bit weights read as they are, float32 arithmetic",
+        summary="OpenVINO on the exported graph: 16-bit weights read as they are, arithmetic in the variant's dtype where the processor has it",
         requires=("openvino", "numpy"),
         extra="openvino",
         devices=("cpu",),
@@ -189,7 +189,7 @@ BUILT_IN = (
         default=False,
         not_run_on="an Intel GPU",
         options={
-            "arithmetic": "float32, bfloat16 or float16, where the device computes in it; float32 is the default",
+            "arithmetic": "float32, bfloat16 or float16, where the device computes in it; default: the variant's dtype, else float32",
             "device": "CPU, or GPU for an Intel GPU",
         },
     ),

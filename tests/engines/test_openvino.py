@@ -32,7 +32,7 @@ def test_generations_are_eagers_and_what_was_not_loaded_for_is_refused(family, t
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_are_read_in_their_type_and_attention_is_one_operator_with_its_cache(dtype, tmp_path):
-    job = make_job(tmp_path, "openvino", "llama-gqa-tied", dtype=dtype)
+    job = make_job(tmp_path, "openvino", "llama-gqa-tied", dtype=dtype, options={"arithmetic": "float32"})
     engine, report = graph_jobs.loaded(OpenVinoEngine(), job, tmp_path)
     assert (report.storage_dtype, report.arithmetic_dtype) == (dtype, "float32")
     short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
@@ -48,9 +48,22 @@ def test_weights_are_read_in_their_type_and_attention_is_one_operator_with_its_c
     assert own < 1.2 * eagers
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_arithmetic_is_the_variants_dtype_where_the_processor_has_it_and_reported(dtype, tmp_path):
+    job = make_job(tmp_path, "openvino", "llama-gqa-tied", dtype=dtype)
+    engine, report = graph_jobs.loaded(OpenVinoEngine(), job, tmp_path)
+    capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    has_it = {"bfloat16": "BF16", "float16": "FP16"}[dtype] in capabilities
+    assert report.arithmetic_dtype == (dtype if has_it else "float32")
+    assert report.settings["inference_precision"] == ({"bfloat16": "bf16", "float16": "f16"}[dtype] if has_it else "f32")
+    ids = list(range(3, 20))
+    exact = graph_jobs.eager(dataclasses.replace(job, variant=dataclasses.replace(job.variant, dtype="float32"))).logits(ids)
+    assert relative_error(engine.logits(ids), exact) < 2 * relative_error(graph_jobs.eager(job).logits(ids), exact)
+
+
 @pytest.mark.parametrize(("dtype", "scheme", "bits"), [("float32", "int8", "i8"), ("float32", "int4", "i4"), ("bfloat16", "int4", "i4")])
 def test_quantized_weights_are_read_in_few_bits_and_the_products_are_exact(dtype, scheme, bits, tmp_path):
-    job = make_job(tmp_path, "openvino", "llama", quantization=scheme, dtype=dtype)
+    job = make_job(tmp_path, "openvino", "llama", quantization=scheme, dtype=dtype, options={"arithmetic": "float32"})
     engine, report = graph_jobs.loaded(OpenVinoEngine(), job, tmp_path)
     assert (report.storage_dtype, report.arithmetic_dtype) == (scheme, "float32")
     assert [precision for kind, precision in operators(engine) if kind == "FullyConnected"].count(bits) == 4 * 3 + 1
