@@ -36,6 +36,7 @@ def name(text: str) -> str:
     return shorten(plain(text[: 20 * NAME]), NAME) or "?"
 
 
+@lru_cache(maxsize=16384)
 def moment(stamp: str) -> str:
     """A time out of a run file, or, where it is none, its beginning."""
     return shorten(date(stamp[:NAME]), 40)

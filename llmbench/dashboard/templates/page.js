@@ -171,5 +171,8 @@
     save();
   }));
   window.addEventListener("hashchange", restore);
+  window.addEventListener("beforeprint", () => {
+    for (const one of all("details")) one.open = true;
+  });
   restore();
 })();
