@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +192,8 @@ def compare(
         execute(prepared, progress)
     finally:
         progress.close()
+    if prepared.unsaved is not None:
+        warnings.warn(f"not all that was measured is kept: {prepared.unsaved}", stacklevel=2)
     return Runs([prepared.run])
 
 

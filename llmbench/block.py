@@ -96,7 +96,7 @@ class BlockMeasurement:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
         if isinstance(error, KeyboardInterrupt):
-            self.block.status, self.block.reason = Status.INTERRUPTED, "interrupted"
+            self.block.status, self.block.reason = Status.INTERRUPTED, "Ctrl-C or a signal"
 
     def prepare(self) -> bool:
         """Starts the worker, loads and warms up."""

@@ -92,9 +92,12 @@ class Provider:
         finally:
             if source is not None:
                 source.close()
-        # Wall seconds of a source that was built just now are in this building's own.
-        earlier_s = source.manifest.build_s if source is not None and source.hit else 0.0
-        return Built(answer.get("peak_bytes"), source.name if source else None, earlier_s)
+        if source is None:
+            return Built(answer.get("peak_bytes"))
+        # Wall seconds of a source that was built just now are in this building's own; those that another process's building made this one
+        # wait are in it too, and stand in that source's manifest as well.
+        earlier_s = max(0.0, source.manifest.build_s - source.waited_s) if source.hit else 0.0
+        return Built(answer.get("peak_bytes"), source.name, earlier_s)
 
     def recipe(self, spec: EngineSpec, job: Job, log: Path) -> Recipe | None:
         """What decides the artifact of a job, asked of a process of its own, once. Raises WorkerFailed where the engine can't do the job."""

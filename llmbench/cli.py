@@ -280,7 +280,20 @@ def compare(
 
 
 #: What may be said beside --resume; everything else is settled by the run file.
-_BESIDE_RESUME = {"resume", "time_budget", "offline", "python", "format", "output", "chart", "show_text", "dry_run", "quiet", "verbose"}
+_BESIDE_RESUME = {
+    "resume",
+    "revision",
+    "time_budget",
+    "offline",
+    "python",
+    "format",
+    "output",
+    "chart",
+    "show_text",
+    "dry_run",
+    "quiet",
+    "verbose",
+}
 
 
 def _source(context: typer.Context, name: str) -> str:

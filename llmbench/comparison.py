@@ -247,7 +247,8 @@ def execute(prepared: Prepared, progress: Progress, path: Path | None = None) ->
 
 
 def estimate_s(prepared: Prepared) -> float | None:
-    """A rough guess of the wall seconds, for the card: half the bandwidth limit reached, a minute for a cold compilation.
+    """A rough guess of the wall seconds, for the card: half the bandwidth limit reached, a minute for a cold compilation and for building an
+    artifact where none of this checkpoint is kept by that engine.
 
     Null where no limit is known. A time budget caps it.
     """
@@ -266,7 +267,23 @@ def estimate_s(prepared: Prepared) -> float | None:
         generation_s = run.request.max_new_tokens * size / (0.5e9 * prepared.bandwidth.gb_per_s) if contestant.spec.reads_weights else 0.0
         total_s += plan.rounds * (5.0 + (plan.num_iters + plan.num_iters_warmup) * generation_s)
         total_s += (60.0 + 10.0 * (plan.rounds - 1)) if contestant.spec.compiles else 0.0
+        total_s += 60.0 if _must_build(prepared, contestant) else 0.0
     return min(total_s, plan.time_budget_s) if plan.time_budget_s is not None else total_s
+
+
+def _must_build(prepared: Prepared, contestant: Contestant) -> bool:
+    """Whether a contestant's engine builds and keeps nothing of this checkpoint yet, whatever else the key asks for."""
+    from llmbench.artifact_manifest import Broken
+
+    spec, job = contestant.spec, contestant.job
+    if not spec.artifact or (spec.compiles and job.variant.options.get("start", "disk") in ("disk", "cold")):
+        return False
+    store = Store((prepared.home or prepared.results.parent) / "engines")
+    for engine, key in store.names():
+        with contextlib.suppress(Broken):
+            if engine in (spec.name, spec.source) and store.read_manifest(engine, key).ingredients.checkpoint == job.checkpoint.identity:
+                return False
+    return True
 
 
 def exit_code(run: Run) -> int:

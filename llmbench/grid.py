@@ -194,7 +194,10 @@ def measure(suite: Suite, progress: Starts, announce: Callable[[str, Prepared], 
         except files.RunFileError as error:
             suite.failures.append(f"{cell.words}: {error}")
         except SetupError as error:  # the run file could not be begun
-            suite.measured.pop()
+            begun = len(suite.measured)
+            _forget_empty(suite, cell)
+            if len(suite.measured) == begun:
+                suite.measured.pop()
             suite.failures.append(f"{cell.words}: {error}")
         except Exception as error:  # a fault of ours that this model brought out: the others don't wait for its being mended
             traceback.print_exc()

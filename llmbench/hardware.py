@@ -107,4 +107,6 @@ def find(name: str) -> HardwareProfile:
 
 def of_device(device_name: str) -> HardwareProfile | None:
     """The profile of a card by the name that its driver gives; null for others: a name that is merely like one is not enough."""
-    return next((profile for profile in PROFILES if re.search(profile.pattern, device_name, re.IGNORECASE)), None)
+    if "MIG" in device_name:  # a slice of a card has a part of its bandwidth
+        return None
+    return next((profile for profile in PROFILES if re.search(rf"\b(?:{profile.pattern})", device_name, re.IGNORECASE)), None)

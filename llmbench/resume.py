@@ -20,8 +20,8 @@ def options_of(run: Run, given: Options) -> Options:
     sampling = run.request.sampling
     path = Path(run.model.path).expanduser()
     as_path = path if path.is_absolute() else given.home / path
-    named_by_path = (
-        SHAPE in as_path.name or (run.model.name not in run.model.source and ("/" in run.model.name or as_path.name == run.model.name))
+    named_by_path = SHAPE in as_path.name or (
+        run.model.name not in run.model.source and ("/" in run.model.name or as_path.name == run.model.name)
     )
     return dataclasses.replace(
         given,

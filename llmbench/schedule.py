@@ -79,6 +79,7 @@ class Schedule:
         self._run, self._contestants, self._vocab, self._logs = run, contestants, vocab, logs
         self._save, self._progress = save, progress
         self._start_s = 0.0
+        self._is_first_round = True  # that this process measures: a resumed run's earlier rounds tell nothing of how long one takes
         self._stamp = stamp(Path(contestants[0].job.checkpoint.path)) if contestants else ""
         self.unsaved: str | None = None  # why the run file doesn't hold all that was measured
         self._block_s: dict[
@@ -101,11 +102,12 @@ class Schedule:
             if not plan.accuracy and unchecked not in self._run.notes:  # a resumed run says it already
                 self._run.notes.append(unchecked)
             while number < rounds:
-                if number > 0 and plan.time_budget_s is not None:
+                if self._sample_s and plan.time_budget_s is not None:
                     left, iters = self._fit(plan.rounds - number)
                     rounds = number + left
                 if number >= rounds or not any(contestant.row.status is Status.OK for contestant in self._contestants):
                     break
+                self._is_first_round = not self._sample_s
                 self._measure_round(number, rounds, iters, caches)
                 self._check_accuracy(caches)
                 number += 1
@@ -141,7 +143,16 @@ class Schedule:
                 contestant.row.add(block)
                 self._keep()
             self._account(contestant.row.variant.label, block, time.monotonic() - start_s)
+            self._note_versions(contestant.row, block)
             self._progress.done(block)
+
+    def _note_versions(self, row: Row, block: Block) -> None:
+        """Says where a resumed row goes on with other libraries than it began with: its figures are then of neither."""
+        first = next((other.versions for other in row.blocks if other.versions), {})
+        changed = [f"{name} {first.get(name)} and {version}" for name, version in block.versions.items() if first.get(name) != version]
+        note = f"{row.variant.label} was measured with different libraries: {', '.join(changed)}"
+        if changed and note not in self._run.notes:
+            self._run.notes.append(note)
 
     def _interleave(self, order: list[Contestant], number: int, rounds: int, iters: int, caches: Path) -> None:
         """The round's processes side by side: all are warmed up, then take single samples in turn, forwards and backwards (ABBA).
@@ -172,7 +183,7 @@ class Schedule:
             except KeyboardInterrupt:
                 for _, measurement in measurements:
                     if measurement.block.status is Status.OK:
-                        measurement.block.status, measurement.block.reason = Status.INTERRUPTED, "interrupted"
+                        measurement.block.status, measurement.block.reason = Status.INTERRUPTED, "Ctrl-C or a signal"
                 raise
             finally:
                 for contestant, measurement in measurements:
@@ -273,7 +284,7 @@ class Schedule:
 
     def _iters_for(self, number: int, iters: int, blocks_left: int) -> Callable[[float], int]:
         budget_s = self._run.plan.time_budget_s
-        if budget_s is None or number > 0:
+        if budget_s is None or not self._is_first_round:
             return lambda _sample_s: iters
         end_s = self._start_s + budget_s
         return lambda sample_s: budget.first_block_iters(end_s - time.monotonic(), blocks_left, sample_s, iters)

@@ -42,7 +42,8 @@ def save(folder: Path, cells: list[Cell]) -> None:
     for cell in cells:
         options = {name: value for name, value in encode(cell.options).items() if name not in _OF_THE_CALL}
         if cell.options.prompt_file is not None:
-            options["prompt_file"] = str(cell.options.prompt_file.absolute())
+            # Its text: a plan that somebody sends must not name files to read, and an edited file must not change the runs still to come.
+            options["prompt"], options["prompt_file"] = cell.options.prompt_file.read_text(encoding="utf-8"), None
         kept.append({"options": options, "words": cell.words, "suffix": cell.suffix, "file": cell.file})
     write_atomically(path_of(folder), json.dumps({"version": VERSION, "cells": kept}, indent=1).encode())
 
@@ -70,6 +71,8 @@ def load(folder: Path, given: Options) -> list[Cell]:
     for cell in cells:
         if cell.file is not None and (Path(cell.file).name != cell.file or not cell.file.endswith(".json")):
             raise UsageError(f"{path} is no plan of a suite: {cell.file[:100]!r} is no run file's name")
+        if cell.options.prompt_file is not None:
+            raise UsageError(f"{path} is no plan of a suite: it names a file to read the prompt from")
     if not cells:
         raise UsageError(f"{path} is no plan of a suite: there is nothing in it")
     return cells

@@ -42,10 +42,19 @@ def test_every_profile_is_found_by_its_own_names_and_by_one_alone() -> None:
         assert profile.tflops["float16"] > profile.tflops["tf32"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 NVL", "NVIDIA A100-PCIE-40GB", "NVIDIA L40", ""],
+OTHERS = (
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA H100 NVL",
+    "NVIDIA A100-PCIE-40GB",
+    "NVIDIA L40",
+    "NVIDIA GH200 480GB",
+    "NVIDIA H200 MIG 1g.18gb",
+    "",
 )
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_a_card_that_is_merely_alike_has_no_profile(name: str) -> None:
     assert of_device(name) is None
 

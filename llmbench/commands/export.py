@@ -12,7 +12,9 @@ from llmbench.console import fail, load_runs
 
 def export(
     runs: Annotated[list[Path], typer.Argument(help="Run files, or folders of suites.")],
-    format: Annotated[str, typer.Option("--format", "-f", help="csv, jsonl, parquet, or pytorch: records of PyTorch's benchmark database.")],
+    format: Annotated[
+        str, typer.Option("--format", "-f", help="csv, jsonl, parquet, or pytorch: records of PyTorch's benchmark database.")
+    ],
     what: Annotated[str, typer.Option(help="rows (a line for each variant) or samples (one for each timed generation).")] = "rows",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file. Parquet needs one; else stdout where left out.")] = None,
 ) -> None:

@@ -60,7 +60,9 @@ class Shown:
 
     @property
     def good_rows(self) -> list[RowSummary]:
-        return [row for row in self.answer.rows if row.tokens_per_s is not None]
+        """Rows with a rate that can be believed: an inaccurate one's is no engine's."""
+        sound = (Status.OK, Status.INTERRUPTED)
+        return [row for row in self.answer.rows if row.tokens_per_s is not None and row.status in sound]
 
 
 @dataclass

@@ -12,7 +12,6 @@ A prompt of one id is a decode step at position 0: torch.export would make a len
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,21 +25,29 @@ from llmbench.checkpoints.config import ModelConfig, read_config
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.compilers import missing_compiler
+from llmbench.engines.sources import compiler_environment, source_digest
 from llmbench.engines.torch_engines import TorchEngine, _faults
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Scalar, Status
-from llmbench.torchfast import generate as functions
-from llmbench.torchfast import model as model_module
 from llmbench.torchfast import programs
 from llmbench.torchfast.weights import DTYPES, build_empty
 from llmbench.worker.targets import device_target
 
 STEP = "step.pt2"
+#: What is compiled: with another model or another way to sample, an older artifact is another one.
+_SOURCES = (
+    "llmbench.torchfast.model",
+    "llmbench.torchfast.generate",
+    "llmbench.torchfast.programs",
+    "llmbench.engines.aot_inductor",
+)
 #: The packages hold code; at loading they get the weights that lie in memory already.
 INDUCTOR_CONFIG = {"aot_inductor.package_constants_in_so": False}
 
 
 class AotInductorEngine(TorchEngine):
     """Runs the packages; builds them in another process."""
+
+    ADAPTER = 1
 
     name = "aot-inductor"
     options = ()
@@ -63,13 +70,17 @@ class AotInductorEngine(TorchEngine):
     def recipe(self, job: Job) -> Recipe:
         """The code follows from the shapes and the sampling; on a CPU also from the threads, whose number Inductor writes into its loops."""
         sampling = job.request.sampling
-        options: dict[str, Scalar] = {"temperature": float(sampling.temperature), "source": _source_digest()}
+        options: dict[str, Scalar] = {
+            "temperature": float(sampling.temperature),
+            "source": source_digest(_SOURCES),
+            **compiler_environment(),
+        }
         if sampling.temperature > 0 and sampling.top_k is not None:
             options["top_k"] = sampling.top_k
         if job.device == "cpu":
             options["threads"] = job.threads
         return Recipe(
-            adapter=1,
+            adapter=self.ADAPTER,
             versions=self.versions(),
             targets=(device_target(job.device),),
             maxima={"batch": job.request.batch_size, "cache_length": cache_length(job.request)},
@@ -219,14 +230,6 @@ def _own_config(job: Job) -> ModelConfig:
         return read_config(Path(job.checkpoint.path))
     except CheckpointError as error:
         raise Unsupported(f"aot-inductor runs llmbench's own model alone: {error.reason}") from error
-
-
-def _source_digest() -> str:
-    """Of the code that is compiled: with another model or another way to sample, an older artifact is another one."""
-    digest = hashlib.sha256()
-    for module in (model_module.__file__, functions.__file__, programs.__file__, __file__):
-        digest.update(Path(str(module)).read_bytes())
-    return digest.hexdigest()[:16]
 
 
 @contextmanager

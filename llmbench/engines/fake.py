@@ -1,7 +1,7 @@
 """The `fake` engine: set speed, noise and faults, no model. Everything that all engines share is tested on it, under `python -S` too.
 
     fake[tokens_per_s=50,noise=0.02]
-    fake[fault=crash,fault_at=sample,fault_round=1]
+    fake[fault=crash,fault_at=sample]
 
 It waits as long as an engine of that speed would take, and its ids follow from the prompt alone. Numbers from it say nothing about a machine.
 """
@@ -82,7 +82,6 @@ class FakeEngine:
         self._random = random.Random()
         self._block_factor = 1.0
         self._generations = 0
-        self._measured = 0
 
     def supports(self, job: Job) -> None:
         self._options = FakeOptions.of(job.variant.options)
@@ -128,8 +127,6 @@ class FakeEngine:
         options = self._options
         self._generations += 1
         place = "warmup" if self._generations == 1 else "sample"
-        if request.max_new_tokens > 1 and place == "sample":
-            self._measured += 1
         self._break_at(place)
         ids = [self._ids(request, sequence) for sequence in range(request.batch_size)]
         seconds = options.prefill_s + (request.max_new_tokens - (1 if options.prefill_s else 0)) / options.tokens_per_s

@@ -86,7 +86,7 @@ class OnnxRuntimeEngine(GraphEngine):
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", _ACCURACY_LEVELS[activations])
         provider: Any = "CPUExecutionProvider"
         if kind == "cuda":
-            provider = ("CUDAExecutionProvider", {"device_id": self._place[1]})
+            provider = ("CUDAExecutionProvider", {"device_id": self._place[1], "use_tf32": "0"})  # float32 is float32
         try:
             session = onnxruntime.InferenceSession(str(artifact / MODEL_FILE), options, providers=[provider])
             wanted = provider if isinstance(provider, str) else provider[0]

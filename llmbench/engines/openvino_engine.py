@@ -16,13 +16,14 @@ import openvino
 
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.faults import classify
-from llmbench.graph.contract import IDS, LOGITS, NEXT_IDS, POSITIONS, cache_length, read_info
+from llmbench.engines.sources import source_digest
+from llmbench.graph.contract import GRAPH_SOURCES, IDS, LOGITS, NEXT_IDS, POSITIONS, VERSION, cache_length, read_info
 from llmbench.graph.decoding import Array, GraphEngine
 from llmbench.graph.openvino_model import BEAM_INDEX, from_graph, mark_decompression
 from llmbench.protocol import DTYPE_BYTES, EngineReport, Job, Recipe, Status
 
-#: Raised whenever another model is written for the same job.
-ADAPTER = 1
+#: What writes the graph and rewrites it: a change in any of them is another artifact.
+_SOURCES = ("llmbench.graph.openvino_model", *GRAPH_SOURCES)
 MODEL_XML = "openvino_model.xml"
 #: The cache's type by the variant's dtype: float16 for both of 16 bits, as optimum-intel sets it. A bfloat16 cache made a step 1.2 to 1.3 times
 #: as long on a processor without bfloat16 arithmetic.
@@ -32,6 +33,9 @@ _TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 class OpenVinoEngine(GraphEngine):
     """One compiled model with its cache inside, one infer request."""
+
+    #: Raised whenever another model is written for the same job.
+    ADAPTER = 1
 
     name = "openvino"
     options = ("arithmetic", "device")
@@ -64,10 +68,11 @@ class OpenVinoEngine(GraphEngine):
 
     def recipe(self, job: Job) -> Recipe | None:
         return Recipe(
-            adapter=ADAPTER,
+            adapter=self.ADAPTER,
             versions=self.versions(),
             targets=("any",),  # the IR is not compiled yet
             maxima={"batch": job.request.batch_size, "tokens": cache_length(job.request)},
+            options={"contract": VERSION, "graph": source_digest(_SOURCES)},
         )
 
     def build(self, job: Job, into: Path, source: Path | None = None) -> None:
@@ -106,6 +111,10 @@ class OpenVinoEngine(GraphEngine):
         except RuntimeError as error:
             raise _fault(error, Status.LOAD_FAILED) from error
         del model
+        if taken["INFERENCE_PRECISION_HINT"] != _TYPES[arithmetic]:
+            raise EngineError(
+                f"OpenVINO computes in {taken['INFERENCE_PRECISION_HINT']} where {arithmetic} was asked for", Status.UNSUPPORTED
+            )
         self.info = info
         self._token = numpy.zeros((info.batch, 1), dtype=numpy.int64)
         self._position = numpy.zeros(1, dtype=numpy.int64)

@@ -159,7 +159,6 @@ BUILT_IN = (
         summary="the same loop, exported and compiled before it is measured; a process that runs it compiles and traces nothing",
         requires=("torch",),
         extra="torch-compile",
-        needs_compiler=True,
         artifact=True,
         not_run_on="CUDA",
     ),
@@ -332,7 +331,9 @@ def problem(spec: EngineSpec, device: str | None = None) -> Problem | None:
             command = f"pip install 'llmbench[{spec.extra}]'" if spec.extra else f"pip install {module}"
             return Problem(f"Python module {module!r} is not installed", spec.remedy or command)
     if device is not None and device.partition(":")[0] not in spec.devices:
-        return Problem(f"it does not run on {device}", f"--device {spec.devices[0]}")
+        wanted = " or ".join(spec.devices)
+        also = "; its artifacts can be built here: llmbench build --target" if spec.targets and spec.measured else ""
+        return Problem(f"it does not run on {device}", f"it needs {wanted}, so a machine that has it, and --device {spec.devices[0]}{also}")
     if spec.needs_compiler:
         missing = missing_compiler((device or "cpu").partition(":")[0])
         if missing is not None:

@@ -107,6 +107,7 @@ class TorchEngine:
     def load(self, job: Job, artifact: Path | None = None) -> EngineReport:
         """Loads the weights and makes the KV cache for job.request's lengths and batch. Nothing is compiled yet."""
         torch.set_num_threads(job.threads)
+        torch.set_float32_matmul_precision("highest")  # containers and variables turn TF32 on, and float32 rows would not be float32
         if self.traces:
             compile_figures.remember()
         self.device = self._device(job.device)
@@ -167,14 +168,23 @@ class TorchEngine:
             )
 
     def logits(self, ids: list[int]) -> Any:
-        """float32 array [len(ids), vocab]. The first half is prefilled, uncompiled since its length differs from the request's and logits of
-        all its positions are wanted; the rest goes through the decode step and cache that `generate` uses, at its batch size."""
+        """float32 array [len(ids), vocab]. The rows of the request's prompt length come from a plain prefill, since the timed one gives its last
+        position alone; then the timed prefill fills the caches, and the rest goes on from there through the decode step that `generate` uses,
+        at its batch size. Of ids no longer than the prompt the first half is prefilled plainly."""
         model = self._loaded()
         assert self.request is not None
         batch = self._ids(ids, self.request.batch_size, len(ids))
         sampling = self.request.sampling  # as in generate, so that the compiled step is the same one
         with _faults(Status.FAILED), torch.no_grad():
-            rows = functions.teacher_forced_logits(model, batch, sampling.temperature, sampling.top_k, self.decode_one_token)
+            rows = functions.teacher_forced_logits(
+                model,
+                batch,
+                sampling.temperature,
+                sampling.top_k,
+                self.decode_one_token,
+                self.prefill,
+                len(self.request.prompt_ids),
+            )
         return rows.numpy()
 
     def _ids(self, ids: list[int], batch: int, total: int) -> torch.Tensor:

@@ -17,7 +17,6 @@ each file with the hash that was written down when it was built.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -26,22 +25,30 @@ from typing import Any
 
 import torch
 
-from llmbench.engines import torch_engines
 from llmbench.engines.base import EngineError, Unsupported
+from llmbench.engines.sources import compiler_environment, source_digest
 from llmbench.engines.torch_engines import TorchCompileEngine, _cache_length, _faults
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Scalar, Status
-from llmbench.torchfast import generate as functions
-from llmbench.torchfast import model as model_module
-from llmbench.torchfast import transformers_model
 from llmbench.worker.targets import device_target
 
 STARTS = ("disk", "cold", "bundle", "aot")
 BUNDLE, PREFILL, STEP, LIBRARIES, NOTES = "caches.bundle", "prefill.aot", "step.aot", "libraries", "start.json"
 
 
+#: What is compiled: with another model or another way to sample, an older artifact is another one.
+_SOURCES = (
+    "llmbench.torchfast.model",
+    "llmbench.torchfast.generate",
+    "llmbench.torchfast.transformers_model",
+    "llmbench.engines.torch_engines",
+    "llmbench.engines.torch_start",
+)
+
+
 class StartableTorchCompileEngine(TorchCompileEngine):
     """torch-compile with the option `start`."""
 
+    ADAPTER = 1
     options = (*TorchCompileEngine.options, "start")
 
     def __init__(self) -> None:
@@ -74,13 +81,14 @@ class StartableTorchCompileEngine(TorchCompileEngine):
         sampling = job.request.sampling
         chosen: dict[str, Scalar] = {name: value for name, value in job.variant.options.items() if name in self.options}
         chosen |= {"start": start, "prompt_length": len(job.request.prompt_ids), "temperature": float(sampling.temperature)}
-        chosen["source"] = _source_digest()
+        chosen["source"] = source_digest(_SOURCES)
+        chosen |= compiler_environment()
         if sampling.temperature > 0 and sampling.top_k is not None:
             chosen["top_k"] = sampling.top_k
         if job.device == "cpu":
             chosen["threads"] = job.threads  # Inductor writes their number into its loops
         maxima = {"batch": job.request.batch_size, "cache_length": _cache_length(job)}
-        return Recipe(1, self.versions(), (device_target(job.device),), maxima, chosen, executes=True)
+        return Recipe(self.ADAPTER, self.versions(), (device_target(job.device),), maxima, chosen, executes=True)
 
     def build(self, job: Job, into: Path, source: Path | None = None) -> None:
         """Compiles, and for a bundle generates once, in a process with empty caches."""
@@ -221,12 +229,3 @@ def _caches() -> Path:
     from torch._inductor.codecache import cache_dir
 
     return Path(cache_dir())
-
-
-def _source_digest() -> str:
-    """Of the code that is compiled: with another model or another way to sample, an older artifact is another one."""
-    digest = hashlib.sha256()
-    for module in (model_module, functions, transformers_model, torch_engines):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    digest.update(Path(__file__).read_bytes())
-    return digest.hexdigest()[:16]

@@ -33,6 +33,15 @@ OPSET = 21
 IDS, POSITIONS, NEXT_IDS, LOGITS = "ids", "positions", "next_ids", "logits"
 #: Raised whenever a reader of the older form could misread the newer one.
 VERSION = 1
+#: The modules that decide what is written, for the keys of the graph and of all that is built from it.
+GRAPH_SOURCES = (
+    "llmbench.graph.decoder",
+    "llmbench.graph.writer",
+    "llmbench.graph.onnx_graph",
+    "llmbench.torchfast.model",
+    "llmbench.torchfast.quantize",
+    "llmbench.torchfast.weights",
+)
 
 
 def past_names(layers: int) -> list[str]:

@@ -13,18 +13,19 @@ from llmbench.checkpoints.config import ModelConfig, read_config
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.tensor_files import read_entries
 from llmbench.engines.base import EngineError, Unsupported
-from llmbench.graph.contract import VERSION, cache_length
+from llmbench.engines.sources import source_digest
+from llmbench.graph.contract import GRAPH_SOURCES, VERSION, cache_length
 from llmbench.graph.decoder import divides_groups, write_graph
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
 from llmbench.torchfast.quantize import GROUP, SCHEMES
 from llmbench.torchfast.weights import DTYPES, build_empty, load_dummy, load_safetensors
 
-#: Raised whenever another graph is written for the same job.
-ADAPTER = 1
-
 
 class OnnxGraph:
     """Builds, and does nothing else."""
+
+    #: Raised whenever another graph is written for the same job.
+    ADAPTER = 1
 
     def supports(self, job: Job) -> None:
         variant = job.variant
@@ -38,11 +39,11 @@ class OnnxGraph:
 
     def recipe(self, job: Job) -> Recipe | None:
         return Recipe(
-            adapter=ADAPTER,
+            adapter=self.ADAPTER,
             versions=self.versions(),
             targets=("any",),
             maxima={"batch": job.request.batch_size, "tokens": cache_length(job.request)},
-            options={"contract": VERSION},
+            options={"contract": VERSION, "graph": source_digest(GRAPH_SOURCES)},
         )
 
     def build(self, job: Job, into: Path, source: Path | None = None) -> None:

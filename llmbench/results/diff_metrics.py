@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llmbench import statistics
 from llmbench.protocol import Block, Row, Run
 from llmbench.results.startup import Start, start_ups
-from llmbench.results.summary import GIB, block_rate, block_rates, compile_s, good_blocks, median_wall
+from llmbench.results.summary import GIB, block_rate, block_rates, compile_s, good_blocks, median_wall, steady_peaks
 
 #: Errors of logits and divergences under this are float32's own rounding: they count as equal.
 _ROUNDING = 1e-6
@@ -63,11 +63,7 @@ def _warm(run: Run, block: Block) -> float | None:
 
 
 def _peaks(run: Run, row: Row) -> list[float]:
-    """Of the processes after the cold one, in GiB: what compiling left in memory there is no part of a steady state. Of that one where it is
-    alone."""
-    peaks = [(block.cold, block.memory.device_steady_peak_bytes or block.memory.steady_peak_bytes) for block in good_blocks(run, row)]
-    later = [peak / GIB for cold, peak in peaks if peak and not cold]
-    return later or [peak / GIB for _, peak in peaks if peak]
+    return [peak / GIB for peak in steady_peaks(good_blocks(run, row))]
 
 
 def _accuracy(name: str) -> Callable[[Run, Row], list[float]]:

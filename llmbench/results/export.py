@@ -19,7 +19,7 @@ from llmbench.results.diff_metrics import METRICS
 from llmbench.results.frames import row_records, sample_records
 from llmbench.results.startup import start_ups
 from llmbench.results.summary import RowSummary, good_blocks, summarise
-from llmbench.views.text import plain
+from llmbench.views.text import csv_cell, plain
 
 FORMATS = ("csv", "jsonl", "parquet", "pytorch")
 WHAT = ("rows", "samples")
@@ -71,17 +71,8 @@ def _csv(records: Sequence[dict[str, Any]]) -> bytes:
     writer = csv.DictWriter(out, list(records[0]) if records else [], lineterminator="\n")
     writer.writeheader()
     for record in records:
-        writer.writerow({key: _csv_cell(value) for key, value in record.items()})
+        writer.writerow({key: csv_cell(value) for key, value in record.items()})
     return out.getvalue().encode()
-
-
-def _csv_cell(value: Any) -> Any:
-    """Texts without what a terminal obeys, and never the start of a spreadsheet's formula."""
-    text = "; ".join(map(str, value)) if isinstance(value, list) else value
-    if not isinstance(text, str):
-        return text
-    text = plain(text)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def _parquet(records: Sequence[dict[str, Any]]) -> bytes:
@@ -138,7 +129,7 @@ def _shared(run: Run, row: Row) -> dict[str, Any]:
                 started_at=run.started_at,
                 device=machine.device.partition(":")[0],
                 arch=machine.device_name or machine.cpu,
-                storage_dtype=variant.dtype,
+                storage_dtype=next((block.report.storage_dtype for block in row.blocks if block.report), variant.dtype),
                 batch_size=request.batch_size,
                 prompt_tokens=len(request.prompt_ids),
                 max_new_tokens=request.max_new_tokens,

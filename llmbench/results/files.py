@@ -76,8 +76,16 @@ def save(run: Run, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file by one that is whole. Leaves nothing behind where that fails."""
+    """Replaces a file by one that is whole; a link's target, not the link. Leaves nothing behind where that fails.
+
+    What is no regular file, as /dev/null or a pipe, is written into: replacing it would take it from everyone else.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as other:
+            other.write(content)
+        return
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

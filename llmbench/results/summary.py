@@ -251,7 +251,7 @@ def _summarise_row(run: Run, row: Row, baseline: Row | None, comparison: Compari
         limit_source=limit_source,
         bandwidth_use=decode_rate * batch / limit if decode_rate and limit else None,
         read_gb_per_s=max(probed, default=None),
-        build_s=next((block.build_s for block in row.blocks if block.build_s is not None), None),
+        build_s=next((_build_s(run, block) for block in row.blocks if block.build_s is not None), None),
         load_s=_median_over(good, lambda block: block.load_s),
         first_generation_s=_first_generation(cold),
         compile_s=compile_s(run, cold) if cold else None,
@@ -327,13 +327,29 @@ def compile_s(run: Run, block: Block) -> float | None:
     return max(0.0, extra_s)
 
 
+def _build_s(run: Run, block: Block) -> float | None:
+    """What building took, its source's building included; what finding it took, where it was there before the run.
+
+    By the manifest, not by who built: of rows that share a source the first in the shuffled order builds it for all.
+    """
+    used = block.artifact
+    return used.build_s if used is not None and used.built_at >= run.started_at else block.build_s
+
+
 def _load_peak(block: Block) -> int | None:
     return block.memory.device_load_peak_bytes or block.memory.load_peak_bytes
 
 
 def _steady_peak(blocks: list[Block]) -> int | None:
-    peaks = [block.memory.device_steady_peak_bytes or block.memory.steady_peak_bytes for block in blocks]
-    return max((peak for peak in peaks if peak is not None), default=None)
+    return max(steady_peaks(blocks), default=None)
+
+
+def steady_peaks(blocks: list[Block]) -> list[int]:
+    """Bytes, of each process after the cold one: what compiling left in memory there is no part of a steady state. Of that one where it is
+    alone."""
+    peaks = [(block.cold, block.memory.device_steady_peak_bytes or block.memory.steady_peak_bytes) for block in blocks]
+    later = [peak for cold, peak in peaks if peak and not cold]
+    return later or [peak for _, peak in peaks if peak]
 
 
 def _gib(value: int | None) -> float | None:

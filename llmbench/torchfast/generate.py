@@ -90,12 +90,28 @@ def teacher_forced_logits(
     temperature: float = 0.0,
     top_k: int | None = None,
     decode_one_token: DecodeOneToken = decode_one_token,
+    prefill: Prefill | None = None,
+    prompt_length: int | None = None,
 ) -> Tensor:
-    """Logits, float32 on the host [T, vocab], of the first sequence of ids [B, T]: the first half prefilled, the others one at a time."""
+    """Logits, float32 on the host [T, vocab], of the first sequence of ids [B, T]: the first half prefilled, the others one at a time.
+
+    prefill, prompt_length: an engine's own prefill, which gives no logits but those of the last position, and the length it is compiled for. Where
+    ids are longer, the caches that the steps go on from are that prefill's work, so a fault in it shows in every later row.
+    """
     batch, length = ids.shape
     half = max(1, length // 2)
+    own = prefill is not None and prompt_length is not None and prompt_length < length
+    if own:
+        half = prompt_length
     rows = torch.empty((length, model.vocab), dtype=torch.float32)
     rows[:half] = model.prefill(ids[:, :half], last_only=False)[0]
+    if own:
+        # Other contents in the caches first: an engine's prefill that writes nothing would pass otherwise.
+        model.prefill((ids[:, :half] + 1) % model.vocab)
+        if ids.is_cuda:
+            torch.compiler.cudagraph_mark_step_begin()
+        # Strides as a prompt's own: compiled functions are guarded by them, even along an axis of one element.
+        prefill(model, ids[:, :half].flatten().view(batch, half), temperature, top_k)  # type: ignore[misc]
     token = torch.empty((batch, 1), dtype=torch.int64, device=ids.device)
     input_pos = torch.full((1,), half, dtype=torch.int64, device=ids.device)
     for index in range(half, length):

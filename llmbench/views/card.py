@@ -36,7 +36,7 @@ def card(
         ("dtype", _dtype(run)),
         ("device", fields.device_words(run)),
         ("prompt", _prompt(run)),
-        ("generate", f"{plural(run.request.max_new_tokens, 'new token')}, batch {run.request.batch_size}, {_sampling(run)}"),
+        ("generate", f"{plural(run.request.max_new_tokens, 'new token')}, batch {run.request.batch_size}, {fields.sampling_words(run)}"),
         ("limit", _limit(run, bandwidth)),
         ("runs", ", ".join(_variant(run, row.variant.label) for row in run.rows) or "nothing"),
         ("", _schedule(run)),
@@ -70,13 +70,6 @@ def _dtype(run: Run) -> str:
 def _prompt(run: Run) -> str:
     ids = plural(len(run.request.prompt_ids), "id")
     return f"synthetic, {ids}" if run.prompt is None else f'"{shorten(plain(run.prompt), 48)}", {ids}'
-
-
-def _sampling(run: Run) -> str:
-    sampling = run.request.sampling
-    if sampling.temperature == 0:
-        return "greedy"
-    return f"temperature {sampling.temperature:g}" + (f", top-k {sampling.top_k}" if sampling.top_k else "")
 
 
 def _variant(run: Run, label: str) -> str:

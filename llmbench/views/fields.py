@@ -283,9 +283,18 @@ def device_words(run: Run) -> str:
 
 
 def request_words(run: Run) -> str:
-    """`5 prompt ids, 200 new tokens, batch 1`."""
+    """`5 prompt ids, 200 new tokens, batch 1`, and how ids are drawn where that isn't greedily."""
     request = run.request
-    return f"{plural(len(request.prompt_ids), 'prompt id')}, {plural(request.max_new_tokens, 'new token')}, batch {request.batch_size}"
+    words = f"{plural(len(request.prompt_ids), 'prompt id')}, {plural(request.max_new_tokens, 'new token')}, batch {request.batch_size}"
+    return f"{words}, {sampling_words(run)}" if request.sampling.temperature > 0 else words
+
+
+def sampling_words(run: Run) -> str:
+    """`greedy`, or `temperature 0.8, top-k 200`."""
+    sampling = run.request.sampling
+    if sampling.temperature == 0:
+        return "greedy"
+    return f"temperature {sampling.temperature:g}" + (f", top-k {sampling.top_k}" if sampling.top_k else "")
 
 
 def plan_words(run: Run) -> str:
@@ -302,7 +311,8 @@ def plan_words(run: Run) -> str:
 def source_words(run: Run) -> str:
     """Where the weights come from; nothing where that is just the model's name."""
     source = plain(run.model.source)
-    parts = [source if source != plain(run.model.name) else "", "random weights" if run.model.load_format == "dummy" else ""]
+    random = "random weights" if run.model.load_format == "dummy" and "random weights" not in source else ""
+    parts = [source if source != plain(run.model.name) else "", random]
     return ", ".join(part for part in parts if part)
 
 

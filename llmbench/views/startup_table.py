@@ -31,7 +31,8 @@ def render_startup(runs: Sequence[Run], format: str = "table", *, width: int = 8
              ("ready\ns", False), ("first token\nafter s", False), ("tokens/s", False), ("on disk\nMB", False)],
             [cells for row in rows for cells in _cells(row)],
         )  # fmt: skip
-        measured = [row for row in rows if row.tokens_per_s is not None and row.cold is not None]
+        sound = (Status.OK, Status.INTERRUPTED)
+        measured = [row for row in rows if row.tokens_per_s is not None and row.cold is not None and row.status in sound]
         notes = [f"{plain(row.label)}: {row.status.words}: {plain(row.reason or '')}" for row in rows if row.status is not Status.OK]
         notes += [
             f"{plain(row.label)}: its artifact was built before this run, {date(row.built_at)}; build is what that took"

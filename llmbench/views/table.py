@@ -21,7 +21,7 @@ from llmbench.results.summary import RowSummary, summarise
 from llmbench.statistics import Verdict
 from llmbench.views import fields
 from llmbench.views.fields import FIELDS, RUN_FIELDS, Field, Shown
-from llmbench.views.text import DASH, ViewError, date, duration, number, plain, size
+from llmbench.views.text import DASH, ViewError, csv_cell, date, duration, number, plain, size
 
 FORMATS = ("table", "markdown", "json", "jsonl", "csv")
 
@@ -75,14 +75,8 @@ def _csv(runs: Sequence[Run]) -> str:
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     for line in _lines(runs):
-        writer.writerow({key: _csv_cell(value) for key, value in line.items()})
+        writer.writerow({key: csv_cell(value) for key, value in line.items()})
     return out.getvalue()
-
-
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, list):
-        return plain("; ".join(map(str, value)))
-    return plain(value) if isinstance(value, str) else value
 
 
 def _finite(value: Any) -> Any:

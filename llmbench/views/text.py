@@ -10,6 +10,7 @@ import math
 import re
 import unicodedata
 from datetime import datetime, timezone
+from typing import Any
 
 DASH = "—"
 
@@ -30,6 +31,15 @@ def plain(text: str) -> str:
     kept = (" " if char.isspace() else char for char in text)
     visible = (char for char in kept if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Cn"))
     return " ".join("".join(visible).split())
+
+
+def csv_cell(value: Any) -> Any:
+    """Texts without what a terminal obeys, and never the start of a spreadsheet's formula."""
+    text = "; ".join(map(str, value)) if isinstance(value, list) else value
+    if not isinstance(text, str):
+        return text
+    text = plain(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def shorten(text: str, length: int) -> str:
@@ -118,8 +128,8 @@ def date(stamp: str) -> str:
     """An ISO 8601 time as `2026-11-30 23:30 UTC`; what isn't one is given back as plain text."""
     try:
         moment = datetime.fromisoformat(stamp.strip().replace("Z", "+00:00"))
-    except ValueError:
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(timezone.utc)
+    except (ValueError, OverflowError):  # no time, or one at the calendar's end
         return plain(stamp)
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(timezone.utc)
     return moment.strftime("%Y-%m-%d %H:%M UTC")

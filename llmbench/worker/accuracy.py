@@ -114,6 +114,7 @@ def check(job: Job, new_ids: Sequence[Sequence[int]], logits: Path | None, first
     if logits is None and not greedy:
         return Accuracy("skipped", True, "its ids are drawn by chance and it gives no logits")
     torch.set_num_threads(job.threads)
+    torch.set_float32_matmul_precision("highest")  # the reference is float32, whatever a container's variables say of TF32
     prompt = job.request.prompt_ids
     sequences = [[*prompt, *ids] for ids in (new_ids if greedy else new_ids[:1])]
     spans = [(first, stop), *((0, 0) for _ in sequences[1:])]

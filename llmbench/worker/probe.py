@@ -12,7 +12,7 @@ from llmbench.protocol import Bandwidth
 
 #: Reads of one probe; the fastest counts, since whatever disturbs a read only slows it.
 REPEATS = 8
-_MIN_BYTES, _MAX_BYTES = 256 * 2**20, 2**30
+_MIN_BYTES, _MAX_BYTES = 256 * 2**20, 8 * 2**30
 
 
 def last_level_cache_bytes() -> int | None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from llmbench.checkpoints.config import ModelConfig, read_outline
+from llmbench.checkpoints.identity import quick_identity
 from llmbench.protocol import CheckpointRef
 from llmbench.torchfast.reference import DTYPES, Arithmetic, Logits, Plain, Source, relative_error, run
 
@@ -85,7 +86,8 @@ class References:
         return lines
 
     def _key(self, ids: Sequence[int], span: tuple[int, int], scheme: str | None) -> str:
-        text = json.dumps([VERSION, self._identity, scheme, list(ids), list(span)])
+        where = [str(self._device), str(torch.__version__)]  # eager's own error, kept beside, follows from both
+        text = json.dumps([VERSION, self._identity, scheme, list(ids), list(span), where])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _load(self, key: str) -> Logits | None:
@@ -144,10 +146,9 @@ class References:
 
 
 def identity(checkpoint: CheckpointRef) -> list[Any]:
-    """What tells a checkpoint's weights from others' without reading them."""
+    """What tells a checkpoint's weights from others' without reading all of them."""
     folder = Path(checkpoint.path)
     config = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     if checkpoint.load_format == "dummy":
         return [config, "dummy", checkpoint.dummy_seed]
-    states = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors*"))]
-    return [config, *([name, state.st_size, state.st_mtime_ns] for name, state in states)]
+    return [quick_identity(folder)]

@@ -104,7 +104,7 @@ def test_what_decides_a_plan(tmp_path: Path) -> None:
     engine = TensorRTForRTXEngine()
     first = engine.recipe(job(tmp_path, "rtx-4090", "rtx-3090"))
     assert first.targets == ("sm_86", "sm_89")
-    assert not first.executes
+    assert first.executes
     assert first.maxima == {"batch": 1, "cache_length": 24, "prompt": 8}
     assert first.versions.keys() == {"tensorrt-rtx"}
     same = job(tmp_path, "rtx-3090", "rtx-4090", request=Request((1, 2, 3, 4, 5, 6), 11), cuda_graph=False, specialization="lazy")

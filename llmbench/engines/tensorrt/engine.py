@@ -7,7 +7,6 @@ the card that will run the plan, and is the one for data-centre cards. A plan is
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -22,26 +21,26 @@ from llmbench.checkpoints.config import ModelConfig, read_config
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.faults import classify
+from llmbench.engines.sources import source_digest
 from llmbench.engines.tensorrt import bindings
 from llmbench.engines.tensorrt.bindings import CLASSIC, RTX, Edition
 from llmbench.engines.tensorrt.builder import PLAN_FILE, PlanOptions, build_plan
 from llmbench.engines.tensorrt.in_place import has_layers
 from llmbench.engines.tensorrt.runner import TORCH_TYPES, CudaStream, Runner, RunOptions
 from llmbench.engines.tensorrt.runtime_cache import RuntimeCache, cache_file
-from llmbench.graph.contract import VERSION, cache_length, read_info
+from llmbench.graph.contract import GRAPH_SOURCES, VERSION, cache_length, read_info
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Scalar, Status
 from llmbench.worker.targets import device_target
 
 KV_CACHES = ("copied", "in-place")
 SPECIALIZATIONS = ("eager", "lazy", "none")
 #: What the graph and so the plan is written from; a change there is another plan.
-_SOURCES = ("llmbench.graph.decoder", "llmbench.graph.writer", "llmbench.torchfast.model")
 
 
 class TensorRTEngine:
     """What both editions share; a subclass names its edition."""
 
-    ADAPTER = 1
+    ADAPTER = 2
     edition: Edition
     options: tuple[str, ...] = ("kv_cache", "workspace_mib", "cuda_graph")
 
@@ -121,7 +120,7 @@ class TensorRTEngine:
         options: dict[str, Scalar] = {
             "kv_cache": job.variant.options.get("kv_cache", KV_CACHES[0]),
             "contract": VERSION,
-            "graph": _sources_digest(),
+            "graph": source_digest(GRAPH_SOURCES),
         }
         if "workspace_mib" in job.variant.options:
             options["workspace_mib"] = job.variant.options["workspace_mib"]
@@ -135,6 +134,7 @@ class TensorRTEngine:
                 "prompt": prompt_maximum(job.request),
             },
             options=options,
+            executes=True,  # a plan holds machine code for the GPU
         )
 
     def build(self, job: Job, into: Path, source: Path | None = None) -> None:
@@ -274,17 +274,6 @@ def _shape(job: Job) -> ModelConfig:
 
 def _whole(value: Scalar | None) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _sources_digest() -> str:
-    """Read, not imported: an interpreter that only runs plans needs no onnx."""
-    digest = hashlib.sha256()
-    for name in _SOURCES:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        digest.update(Path(spec.origin).read_bytes())
-    return digest.hexdigest()[:16]
 
 
 @contextmanager
