@@ -13,7 +13,6 @@ import io
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from llmbench.artifact_care import CareError, Kept
 from llmbench.artifact_files import refuse_untrusted
 from llmbench.artifact_manifest import ENGINE, KEY, MANIFEST, MAX_BYTES, ArtifactError, Broken, Manifest, StoredFile
 from llmbench.artifacts import Say, Store
+from llmbench.results.files import replacing
 
 _PIECE_BYTES = 2**22
 #: What a tar takes for each file beside its bytes, long names included, and at its end.
@@ -39,22 +39,9 @@ def export(store: Store, entries: Sequence[Kept], into: Path) -> int:
             free = shutil.disk_usage(into.absolute().parent).free
             if needed > free:
                 raise CareError(f"{into} needs {needed / 2**20:.0f} MiB and {free / 2**20:.0f} MiB are free there")
-            descriptor, name = tempfile.mkstemp(dir=into.absolute().parent, prefix=f".{into.name}.")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-                        for manifest in manifests:
-                            _write(archive, store.root, manifest)
-                    file.flush()
-                    os.fsync(file.fileno())
-                umask = os.umask(0)
-                os.umask(umask)
-                Path(name).chmod(0o666 & ~umask)
-                Path(name).replace(into)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
+            with replacing(into) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+                for manifest in manifests:
+                    _write(archive, store.root, manifest)
         except Broken as broken:
             raise CareError(f"{broken}; `llmbench cache verify --repair` sets it aside") from None
         except OSError as error:

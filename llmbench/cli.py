@@ -8,11 +8,9 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +25,7 @@ from llmbench.console import (
     emit,
     fail,
     interpreters,
+    interrupt_on_sigterm,
     load_runs,
     print_card,
     report,
@@ -188,7 +187,7 @@ def compare(
     from llmbench.views.progress import progress as make_progress
     from llmbench.views.text import ViewError
 
-    signal.signal(signal.SIGTERM, _terminate)
+    interrupt_on_sigterm()
     if _source(context, "rounds") == "COMMANDLINE" and _source(context, "quick") == "DEFAULT_MAP":
         quick = False  # the suite's one round gives way to the rounds that are asked for here
     try:
@@ -493,11 +492,6 @@ def doctor(
 
 app.command()(build.build)
 app.add_typer(cache.app, name="cache")
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does: what was measured is kept."""
-    raise KeyboardInterrupt
 
 
 def main() -> None:

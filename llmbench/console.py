@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
     from llmbench.comparison import Prepared
     from llmbench.grid import Suite
     from llmbench.protocol import Run
+
+
+def interrupt_on_sigterm() -> None:
+    """Has SIGTERM end a command as Ctrl-C does: what was measured is kept, workers are ended, nothing half-built stays."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -94,6 +94,12 @@ class Request:
         """Positions that a sequence needs: prompt and new tokens."""
         return len(self.prompt_ids) + self.max_new_tokens
 
+    @property
+    def cache_length(self) -> int:
+        """Positions of a static KV cache: all of the request's, rounded up to a multiple of 8, which keeps the products' rows aligned. Every
+        engine with such a cache takes this length, so that all read caches of one size."""
+        return -(-self.total_tokens // 8) * 8
+
 
 @dataclass(frozen=True)
 class CheckpointRef:

@@ -110,9 +110,9 @@ def compare(
     logs = [math.log(ratio) for ratio in ratios]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
-        return Comparison(_exp(mean), reason="one round: no interval, no verdict")
+        return Comparison(bounded_exp(mean), reason="one round: no interval, no verdict")
     half = half_width(logs, confidence, comparisons)
-    low, high, ratio = _exp(mean - half), _exp(mean + half), _exp(mean)
+    low, high, ratio = bounded_exp(mean - half), bounded_exp(mean + half), bounded_exp(mean)
     effect, floor = math.log1p(min_effect), math.log1p(noise_floor or 0.0)
     excludes_one, is_within = abs(mean) > half, abs(mean) + half < effect
 
@@ -128,7 +128,7 @@ def compare(
     needed = _rounds_needed(logs, abs(mean), effect, confidence, comparisons)
     what = "the interval includes 1" if abs(mean) > effect else f"the interval reaches beyond {_percent(min_effect)}, the estimate doesn't"
     more = f"about {needed} rounds would do" if needed else "the estimate is so near to that limit that more rounds would hardly help"
-    return Comparison(ratio, low, high, Verdict.UNDECIDED, f"{what} (± {_percent(_exp(half) - 1)}); {more}", needed)
+    return Comparison(ratio, low, high, Verdict.UNDECIDED, f"{what} (± {_percent(bounded_exp(half) - 1)}); {more}", needed)
 
 
 def _rounds_needed(logs: Sequence[float], estimate: float, effect: float, confidence: float, comparisons: int) -> int | None:
@@ -146,7 +146,7 @@ def _rounds_needed(logs: Sequence[float], estimate: float, effect: float, confid
     return enough
 
 
-def _exp(value: float) -> float:
+def bounded_exp(value: float) -> float:
     """exp, held within what a float takes: two rounds that differ wildly have an interval without bounds."""
     return math.exp(max(-700.0, min(700.0, value)))
 

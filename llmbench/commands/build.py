@@ -5,15 +5,13 @@ Exit codes as compare's: 0 all are there; 1 none is; 2 usage; 3 some are; 130 in
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
-from llmbench.console import fail, interpreters, terminal_width, wants_color
+from llmbench.console import fail, interpreters, interrupt_on_sigterm, terminal_width, wants_color
 
 
 def build(
@@ -52,7 +50,7 @@ def build(
 
     if format not in ("table", "json"):
         fail(f"--format {format!r}; there are table and json", 2)
-    signal.signal(signal.SIGTERM, _terminate)
+    interrupt_on_sigterm()
     targets = [name.strip() for name in (target or "").split(",") if name.strip()]
     if target is not None and not targets:
         fail("--target names nothing; write --target rtx-4090, or leave it out for this machine", 2)
@@ -90,8 +88,3 @@ def build(
         if outcome.log is not None:
             typer.echo(f"log: {outcome.log}", err=True)
     raise typer.Exit(exit_code(outcomes))
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends building as Ctrl-C does: the worker is ended and nothing half-built stays."""
-    raise KeyboardInterrupt

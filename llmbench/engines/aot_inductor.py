@@ -25,8 +25,9 @@ from llmbench.checkpoints.config import ModelConfig, read_config
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.compilers import missing_compiler
+from llmbench.engines.faults import told_as
 from llmbench.engines.sources import compiler_environment, source_digest
-from llmbench.engines.torch_engines import TorchEngine, _faults
+from llmbench.engines.torch_engines import TorchEngine
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Scalar, Status
 from llmbench.torchfast import programs
 from llmbench.torchfast.weights import DTYPES, build_empty
@@ -83,7 +84,7 @@ class AotInductorEngine(TorchEngine):
             adapter=self.ADAPTER,
             versions=self.versions(),
             targets=(device_target(job.device),),
-            maxima={"batch": job.request.batch_size, "cache_length": cache_length(job.request)},
+            maxima={"batch": job.request.batch_size, "cache_length": job.request.cache_length},
             options=options,
             executes=True,
         )
@@ -96,8 +97,8 @@ class AotInductorEngine(TorchEngine):
         if missing is not None:
             raise Unavailable("; ".join(missing))
         config, sampling, batch = _own_config(job), job.request.sampling, job.request.batch_size
-        length = cache_length(job.request)
-        with _faults(Status.BUILD_FAILED), torch.no_grad():
+        length = job.request.cache_length
+        with told_as(Status.BUILD_FAILED), torch.no_grad():
             model = build_empty(config, DTYPES[job.variant.dtype], device)
             model.setup_caches(batch, length, device)
             for name, low, high in prefill_ranges(config.sliding_window, length):
@@ -123,7 +124,7 @@ class AotInductorEngine(TorchEngine):
         assert self._artifact is not None
         model = self._loaded()
         ranges = prefill_ranges(_own_config(job).sliding_window, model.length)
-        with _faults(Status.LOAD_FAILED), _unpacking_in_caches():
+        with told_as(Status.LOAD_FAILED), _unpacking_in_caches():
             step = self._open(self._artifact / STEP)
             prefills = [(low, high, self._open(self._artifact / name)) for name, low, high in ranges]
         first = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -185,7 +186,7 @@ class AotInductorEngine(TorchEngine):
         batch = self._ids(ids, self.request.batch_size, len(ids))
         half = max(1, len(ids) // 2)
         rows = torch.empty((len(ids), model.config.vocab), dtype=torch.float32)
-        with _faults(Status.FAILED), torch.no_grad():
+        with told_as(Status.FAILED), torch.no_grad():
             for index in range(len(ids)):
                 if index == half:
                     for block in model.blocks:
@@ -199,11 +200,6 @@ class AotInductorEngine(TorchEngine):
     def close(self) -> None:
         self._step = self._prefill = None  # ends the packages, and with them what they unpacked
         super().close()
-
-
-def cache_length(request: Request) -> int:
-    """Positions of the KV cache: all of the request's, rounded up to a multiple of 8 as in every torch engine."""
-    return -(-request.total_tokens // 8) * 8
 
 
 def prefill_ranges(window: int | None, length: int) -> list[tuple[str, int, int]]:

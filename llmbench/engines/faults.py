@@ -6,6 +6,10 @@ for a failed allocation, only a RuntimeError that says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llmbench.checkpoints.errors import CheckpointError
 from llmbench.engines.base import EngineError
 from llmbench.protocol import Status
 
@@ -37,3 +41,17 @@ def classify(error: BaseException) -> Status | None:
             return Status.OUT_OF_DEVICE_MEMORY if device else Status.OUT_OF_HOST_MEMORY
         current = current.__cause__ or current.__context__
     return None
+
+
+@contextmanager
+def told_as(otherwise: Status) -> Iterator[None]:
+    """Gives what the body raises a status and one line: out of memory where it is that, `otherwise` elsewhere."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except CheckpointError as error:
+        raise EngineError(error.reason, Status.LOAD_FAILED) from error
+    except Exception as error:
+        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise EngineError(f"{type(error).__name__}: {first_line}"[:400], classify(error) or otherwise) from error

@@ -17,7 +17,7 @@ import openvino
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.faults import classify
 from llmbench.engines.sources import source_digest
-from llmbench.graph.contract import GRAPH_SOURCES, IDS, LOGITS, NEXT_IDS, POSITIONS, VERSION, cache_length, read_info
+from llmbench.graph.contract import GRAPH_SOURCES, IDS, LOGITS, NEXT_IDS, POSITIONS, VERSION, read_info
 from llmbench.graph.decoding import Array, GraphEngine
 from llmbench.graph.openvino_model import BEAM_INDEX, from_graph, mark_decompression
 from llmbench.protocol import DTYPE_BYTES, EngineReport, Job, Recipe, Status
@@ -71,7 +71,7 @@ class OpenVinoEngine(GraphEngine):
             adapter=self.ADAPTER,
             versions=self.versions(),
             targets=("any",),  # the IR is not compiled yet
-            maxima={"batch": job.request.batch_size, "tokens": cache_length(job.request)},
+            maxima={"batch": job.request.batch_size, "tokens": job.request.cache_length},
             options={"contract": VERSION, "graph": source_digest(_SOURCES)},
         )
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from llmbench.checkpoints.tensor_files import read_entries
 from llmbench.engines import compile_figures
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.compilers import missing_compiler
-from llmbench.engines.faults import classify
+from llmbench.engines.faults import told_as
 from llmbench.protocol import Compilation, EngineReport, Job, Recipe, Request, Status
 from llmbench.torchfast import generate as functions
 from llmbench.torchfast import transformers_model
@@ -112,7 +111,7 @@ class TorchEngine:
             compile_figures.remember()
         self.device = self._device(job.device)
         self.request = job.request
-        with _faults(Status.LOAD_FAILED), torch.no_grad():
+        with told_as(Status.LOAD_FAILED), torch.no_grad():
             model = self._foreign_model(job) if self._is_foreign(job) else self._own_model(job)
             self.synchronize()
         self.model = model
@@ -134,12 +133,12 @@ class TorchEngine:
             load_dummy(model, job.checkpoint.dummy_seed)
         else:
             load_safetensors(model, read_entries(Path(job.checkpoint.path), config))
-        model.setup_caches(job.request.batch_size, _cache_length(job), self.device)
+        model.setup_caches(job.request.batch_size, job.request.cache_length, self.device)
         return model
 
     def _foreign_model(self, job: Job) -> Any:
         inner = transformers_model.build(job.checkpoint, job.variant.dtype, self.device)
-        return transformers_model.HuggingFaceModel(inner, job.request.batch_size, _cache_length(job))
+        return transformers_model.HuggingFaceModel(inner, job.request.batch_size, job.request.cache_length)
 
     def prepare(self, job: Job) -> dict[str, str | int | float | bool]:
         """Replaces prefill and decode_one_token as the job asks; returns what it chose."""
@@ -154,7 +153,7 @@ class TorchEngine:
             raise EngineError(f"can't generate {request.max_new_tokens} tokens for {request.batch_size} sequences: at least 1 of each")
         prompt = self._ids(list(request.prompt_ids), request.batch_size, request.total_tokens)
         sampling = request.sampling
-        with _faults(Status.FAILED), torch.no_grad():
+        with told_as(Status.FAILED), torch.no_grad():
             torch.manual_seed(sampling.seed)
             return functions.generate(
                 model,
@@ -175,7 +174,7 @@ class TorchEngine:
         assert self.request is not None
         batch = self._ids(ids, self.request.batch_size, len(ids))
         sampling = self.request.sampling  # as in generate, so that the compiled step is the same one
-        with _faults(Status.FAILED), torch.no_grad():
+        with told_as(Status.FAILED), torch.no_grad():
             rows = functions.teacher_forced_logits(
                 model,
                 batch,
@@ -300,27 +299,8 @@ class TorchCompileEngine(TorchEngine):
         gc.collect()
 
 
-def _cache_length(job: Job) -> int:
-    """A multiple of 8 keeps the products' rows aligned; anything longer would be read for nothing in every step."""
-    return -(-job.request.total_tokens // 8) * 8
-
-
 def _config(job: Job) -> ModelConfig | Outline:
     try:
         return read_outline(Path(job.checkpoint.path))
     except CheckpointError as error:
         raise EngineError(error.reason, Status.LOAD_FAILED) from error
-
-
-@contextmanager
-def _faults(otherwise: Status) -> Iterator[None]:
-    """Gives what the body raises a status and one line: out of memory where it is that, `otherwise` elsewhere."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except CheckpointError as error:
-        raise EngineError(error.reason, Status.LOAD_FAILED) from error
-    except Exception as error:
-        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise EngineError(f"{type(error).__name__}: {first_line}"[:400], classify(error) or otherwise) from error

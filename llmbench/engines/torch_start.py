@@ -26,8 +26,9 @@ from typing import Any
 import torch
 
 from llmbench.engines.base import EngineError, Unsupported
+from llmbench.engines.faults import told_as
 from llmbench.engines.sources import compiler_environment, source_digest
-from llmbench.engines.torch_engines import TorchCompileEngine, _cache_length, _faults
+from llmbench.engines.torch_engines import TorchCompileEngine
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Scalar, Status
 from llmbench.worker.targets import device_target
 
@@ -87,13 +88,13 @@ class StartableTorchCompileEngine(TorchCompileEngine):
             chosen["top_k"] = sampling.top_k
         if job.device == "cpu":
             chosen["threads"] = job.threads  # Inductor writes their number into its loops
-        maxima = {"batch": job.request.batch_size, "cache_length": _cache_length(job)}
+        maxima = {"batch": job.request.batch_size, "cache_length": job.request.cache_length}
         return Recipe(self.ADAPTER, self.versions(), (device_target(job.device),), maxima, chosen, executes=True)
 
     def build(self, job: Job, into: Path, source: Path | None = None) -> None:
         """Compiles, and for a bundle generates once, in a process with empty caches."""
         start = _start(job)
-        with _faults(Status.BUILD_FAILED), torch.no_grad():
+        with told_as(Status.BUILD_FAILED), torch.no_grad():
             notes = self._build_aot(job, into) if start == "aot" else self._build_bundle(job, into)
             folder = _caches()
             for library in sorted(folder.rglob("*.so")):
@@ -163,7 +164,7 @@ class StartableTorchCompileEngine(TorchCompileEngine):
         start, artifact = _start(job), self._artifact
         if start in ("disk", "cold") or artifact is None:  # without an artifact this is the building process
             return {**super().prepare(job), "start": start}
-        with _faults(Status.LOAD_FAILED):
+        with told_as(Status.LOAD_FAILED):
             notes = json.loads((artifact / NOTES).read_text())
             folder, libraries = _caches(), artifact / LIBRARIES
             copied = 0

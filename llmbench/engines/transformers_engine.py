@@ -16,7 +16,8 @@ import torch
 
 from llmbench.engines.base import Unavailable, Unsupported
 from llmbench.engines.compilers import missing_compiler
-from llmbench.engines.torch_engines import TorchEngine, _faults
+from llmbench.engines.faults import told_as
+from llmbench.engines.torch_engines import TorchEngine
 from llmbench.protocol import EngineReport, Job, Request, Status
 
 
@@ -67,7 +68,7 @@ class TransformersEngine(TorchEngine):
         if sampling.temperature > 0:
             chosen = {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": 1.0}
         streamer = None if on_token is None else _Counter(on_token)
-        with _faults(Status.FAILED), torch.no_grad():
+        with told_as(Status.FAILED), torch.no_grad():
             torch.manual_seed(sampling.seed)
             for layer in wrapped.cache.layers:
                 layer.reset()

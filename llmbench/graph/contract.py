@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from llmbench.engines.base import EngineError
-from llmbench.protocol import Request, Status
+from llmbench.protocol import Status
 
 #: The graph, without weights, the file its weights lie in, and the numbers of `GraphInfo`.
 MODEL_FILE, WEIGHTS_FILE, INFO_FILE = "model.onnx", "model.onnx.data", "graph.json"
@@ -52,11 +52,6 @@ def past_names(layers: int) -> list[str]:
 def present_names(layers: int) -> list[str]:
     """The cache's outputs, in the order of `past_names`."""
     return [f"present_{part}_{layer}" for layer in range(layers) for part in ("key", "value")]
-
-
-def cache_length(request: Request) -> int:
-    """L for a request: its tokens, rounded up to a multiple of 8 as in the torch engines, so that all read caches of one length."""
-    return -(-request.total_tokens // 8) * 8
 
 
 @dataclass(frozen=True)

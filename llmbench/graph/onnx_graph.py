@@ -14,7 +14,7 @@ from llmbench.checkpoints.errors import CheckpointError
 from llmbench.checkpoints.tensor_files import read_entries
 from llmbench.engines.base import EngineError, Unsupported
 from llmbench.engines.sources import source_digest
-from llmbench.graph.contract import GRAPH_SOURCES, VERSION, cache_length
+from llmbench.graph.contract import GRAPH_SOURCES, VERSION
 from llmbench.graph.decoder import divides_groups, write_graph
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Status
 from llmbench.torchfast.quantize import GROUP, SCHEMES
@@ -42,7 +42,7 @@ class OnnxGraph:
             adapter=self.ADAPTER,
             versions=self.versions(),
             targets=("any",),
-            maxima={"batch": job.request.batch_size, "tokens": cache_length(job.request)},
+            maxima={"batch": job.request.batch_size, "tokens": job.request.cache_length},
             options={"contract": VERSION, "graph": source_digest(GRAPH_SOURCES)},
         )
 
@@ -59,7 +59,7 @@ class OnnxGraph:
         except CheckpointError as error:
             raise EngineError(error.reason, Status.LOAD_FAILED) from error
         with torch.no_grad():
-            write_graph(model, into, job.request.batch_size, cache_length(job.request), quantization, dtype)
+            write_graph(model, into, job.request.batch_size, job.request.cache_length, quantization, dtype)
 
     def load(self, job: Job, artifact: Path | None) -> EngineReport:
         raise Unsupported("onnx-graph only writes the graph that other engines run")

@@ -11,9 +11,10 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from llmbench.protocol import SCHEMA_VERSION, Run, encode
 
@@ -76,20 +77,28 @@ def save(run: Run, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file by one that is whole; a link's target, not the link. Leaves nothing behind where that fails.
+    """Replaces a file by one that is whole; see `replacing`. Makes its folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the name `path` once all is written and synced; a link's target, not the link. Leaves nothing behind where that
+    fails.
 
     What is no regular file, as /dev/null or a pipe, is written into: replacing it would take it from everyone else.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     path = path.resolve()
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as other:
-            other.write(content)
+            yield other
         return
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmbench.statistics import t_quantile
+from llmbench.statistics import bounded_exp, t_quantile
 
 
 class Change(str, enum.Enum):
@@ -70,11 +70,11 @@ def compare_unpaired(
     Fewer than two values on a side: no interval, no verdict.
     """
     if min(len(new), len(old)) < 2:
-        ratio = _exp(statistics.fmean(map(math.log, new)) - statistics.fmean(map(math.log, old)))
+        ratio = bounded_exp(statistics.fmean(map(math.log, new)) - statistics.fmean(map(math.log, old)))
         sides = " and ".join(side for side, values in (("the old", old), ("the new", new)) if len(values) < 2)
         return Shift(ratio, reason=f"one value on {sides} side: no interval, no verdict")
     mean, half = welch(new, old, confidence, comparisons)
-    ratio, low, high = _exp(mean), _exp(mean - half), _exp(mean + half)
+    ratio, low, high = bounded_exp(mean), bounded_exp(mean - half), bounded_exp(mean + half)
     effect, floor = math.log1p(min_effect), math.log1p(noise_floor or 0.0)
     if abs(mean) > half and abs(mean) > max(effect, floor):
         change = Change.BETTER if (mean > 0) == higher_is_better else Change.WORSE
@@ -95,7 +95,3 @@ def is_beyond(shift: Shift, threshold: float, *, higher_is_better: bool) -> bool
     if shift.low is None or shift.high is None:
         return False
     return shift.high < 1 / (1 + threshold) if higher_is_better else shift.low > 1 + threshold
-
-
-def _exp(value: float) -> float:
-    return math.exp(max(-700.0, min(700.0, value)))

@@ -12,7 +12,7 @@ import torch
 from llmbench.artifacts import Store
 from llmbench.building import Provider
 from llmbench.engines import compilers
-from llmbench.engines.aot_inductor import AotInductorEngine, cache_length, prefill_ranges
+from llmbench.engines.aot_inductor import AotInductorEngine, prefill_ranges
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
 from llmbench.engines.torch_engines import EagerEngine
 from llmbench.protocol import Request, Sampling, Status
@@ -135,7 +135,7 @@ def test_the_recipe_follows_what_is_compiled_and_nothing_else(tmp_path: Path) ->
     assert engine.recipe(dataclasses.replace(job, threads=1)) != recipe
     assert changed(max_new_tokens=20)
     assert changed(batch_size=2)
-    assert cache_length(Request((1, 2), 7)) == 16
+    assert Request((1, 2), 7).cache_length == 16
 
 
 def test_what_it_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from llmbench import hardware
 from llmbench.checkpoints.config import ModelConfig, read_config
 from llmbench.checkpoints.errors import CheckpointError
 from llmbench.engines.base import EngineError, Unavailable, Unsupported
-from llmbench.engines.faults import classify
+from llmbench.engines.faults import told_as
 from llmbench.engines.sources import source_digest
 from llmbench.engines.tensorrt import bindings
 from llmbench.engines.tensorrt.bindings import CLASSIC, RTX, Edition
@@ -28,7 +27,7 @@ from llmbench.engines.tensorrt.builder import PLAN_FILE, PlanOptions, build_plan
 from llmbench.engines.tensorrt.in_place import has_layers
 from llmbench.engines.tensorrt.runner import TORCH_TYPES, CudaStream, Runner, RunOptions
 from llmbench.engines.tensorrt.runtime_cache import RuntimeCache, cache_file
-from llmbench.graph.contract import GRAPH_SOURCES, VERSION, cache_length, read_info
+from llmbench.graph.contract import GRAPH_SOURCES, VERSION, read_info
 from llmbench.protocol import EngineReport, Job, Recipe, Request, Scalar, Status
 from llmbench.worker.targets import device_target
 
@@ -130,7 +129,7 @@ class TensorRTEngine:
             targets=self._targets(job),
             maxima={
                 "batch": job.request.batch_size,
-                "cache_length": cache_length(job.request),
+                "cache_length": job.request.cache_length,
                 "prompt": prompt_maximum(job.request),
             },
             options=options,
@@ -174,7 +173,7 @@ class TensorRTEngine:
             file = cache_file(artifact.name)
             cache = RuntimeCache(file) if file is not None else None
         trt = bindings.load(self.edition)
-        with _faults(Status.LOAD_FAILED), torch.no_grad():
+        with told_as(Status.LOAD_FAILED), torch.no_grad():
             self._runner = Runner(self.edition, trt, artifact / PLAN_FILE, info, device, stream, run_options, cache)
         settings: dict[str, Scalar] = {
             "kv_cache": str(options.get("kv_cache", KV_CACHES[0])),
@@ -200,14 +199,14 @@ class TensorRTEngine:
         if request.max_new_tokens < 1 or request.batch_size != runner.info.batch:
             raise EngineError(f"asked for {request.max_new_tokens} tokens of {request.batch_size} sequences; built for {runner.info.batch}")
         self._check_ids(list(request.prompt_ids), request.total_tokens)
-        with _faults(Status.FAILED), torch.no_grad():
+        with told_as(Status.FAILED), torch.no_grad():
             return runner.generate([list(request.prompt_ids)] * request.batch_size, request.max_new_tokens, request.sampling, on_token)
 
     def logits(self, ids: list[int]) -> Any:
         """float32 array [len(ids), vocab], see Runner.teacher_forced."""
         runner = self._loaded()
         self._check_ids(ids, len(ids))
-        with _faults(Status.FAILED), torch.no_grad():
+        with told_as(Status.FAILED), torch.no_grad():
             return runner.teacher_forced(ids).numpy()
 
     def _check_ids(self, ids: list[int], total: int) -> None:
@@ -262,7 +261,7 @@ class ClassicTensorRTEngine(TensorRTEngine):
 
 def prompt_maximum(request: Request) -> int:
     """Tokens of one call at most: the prompt's length up to a power of two, and never more than the cache holds."""
-    return min(1 << (len(request.prompt_ids) - 1).bit_length(), cache_length(request))
+    return min(1 << (len(request.prompt_ids) - 1).bit_length(), request.cache_length)
 
 
 def _shape(job: Job) -> ModelConfig:
@@ -274,15 +273,3 @@ def _shape(job: Job) -> ModelConfig:
 
 def _whole(value: Scalar | None) -> int | None:
     return value if isinstance(value, int) else None
-
-
-@contextmanager
-def _faults(otherwise: Status) -> Iterator[None]:
-    """Gives what torch raises inside a status and one line."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except Exception as error:
-        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise EngineError(f"{type(error).__name__}: {first_line}"[:400], classify(error) or otherwise) from error
